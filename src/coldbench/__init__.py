@@ -1,0 +1,1 @@
+"""Reproducible cold- and warm-cache experiments on LLM inference engines."""

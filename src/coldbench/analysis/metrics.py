@@ -1,0 +1,74 @@
+"""The figures every record has, and what is known about each: kind, direction, where it stands."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from coldbench.records import Residency, Run
+
+Kind = Literal["rate", "time", "bytes", "count", "share", "other"]
+Better = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure: `rate` in tokens/s, `time` in seconds, `share` from 0 to 1."""
+
+    kind: Kind
+    better: Better | None
+
+
+METRICS: dict[str, Metric] = {
+    "prompt_tps": Metric("rate", "higher"),
+    "generation_tps": Metric("rate", "higher"),
+    "wall_s": Metric("time", "lower"),
+    "load_s": Metric("time", "lower"),
+    "peak_rss_bytes": Metric("bytes", "lower"),
+    "anon_at_peak_bytes": Metric("bytes", "lower"),
+    "file_at_peak_bytes": Metric("bytes", "lower"),
+    "read_bytes": Metric("bytes", "lower"),
+    "major_faults": Metric("count", "lower"),
+    "table_residency": Metric("share", "lower"),
+    "table_residency_before": Metric("share", "lower"),
+}
+"""What is known about the metrics that coldbench itself takes or whose driver it knows."""
+
+OF_RECORD: dict[str, Callable[[Run], float | None]] = {
+    "wall_s": lambda run: run.exit.wall_s,
+    "load_s": lambda run: run.load_s,
+    "peak_rss_bytes": lambda run: run.memory.peak_rss_bytes,
+    "anon_at_peak_bytes": lambda run: run.memory.anon_at_peak_bytes,
+    "file_at_peak_bytes": lambda run: run.memory.file_at_peak_bytes,
+    "read_bytes": lambda run: run.io.read_bytes,
+    "major_faults": lambda run: run.io.major_faults,
+    "table_residency": lambda run: _share(run.after, run.table_total_bytes),
+    "table_residency_before": lambda run: _share(run.before, run.table_total_bytes),
+}
+"""The metrics that stand in every record, whatever the driver."""
+
+
+def known(metric: str) -> Metric:
+    """Return what is known about a metric; one of a user's own has no direction."""
+    return METRICS.get(metric, Metric("other", None))
+
+
+def values(run: Run) -> dict[str, float]:
+    """Return the figures of a run by metric; those it lacks, and all of a run not ok, are absent.
+
+    A figure that is not finite counts as lacking.
+    """
+    if run.status != "ok":
+        return {}
+    figures = {name: of(run) for name, of in OF_RECORD.items()} | run.metrics
+    return {
+        name: float(value)
+        for name, value in figures.items()
+        if value is not None and math.isfinite(value)
+    }
+
+
+def _share(residency: Residency, total: int | None) -> float | None:
+    if residency.table_bytes is None or not total:
+        return None
+    return residency.table_bytes / total

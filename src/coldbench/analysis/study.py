@@ -1,0 +1,58 @@
+"""What a study has measured so far, gathered from its receipts and journals."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coldbench.analysis.identity import IdentityCell, IdentityRun, judge
+from coldbench.analysis.summary import load_runs, tidy
+from coldbench.common.files import read_json
+from coldbench.records import Run
+from coldbench.study.schema import STATES
+
+import pandas as pd
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All records of the study, the tidy table of its present cells, and the identity outcomes."""
+
+    runs: list[Run]
+    frame: pd.DataFrame
+    identity: dict[tuple[str, str], IdentityCell]
+
+
+def gather(results: Path, receipts: Iterable[Path], group_by: tuple[str, ...] = ()) -> Measured:
+    """Read what the receipts name; records of cells that no receipt names are kept but not used.
+
+    Raises ColdbenchError for an unreadable receipt or journal.
+    """
+    documents = [read_json(path) for path in receipts]
+    runs = load_runs(dict.fromkeys(results / document["journal"] for document in documents))
+    cells = {
+        entry["cell"]: (document["model"], document["workload"], entry["arm"])
+        for document in documents
+        for entry in document["cells"]
+        if entry["state"] in STATES
+    }
+    last = {run.cell: run for run in runs}
+    identity = [
+        _identity_run(document["model"], entry, last, group_by)
+        for document in documents
+        for entry in document["cells"]
+        if entry["state"] not in STATES
+    ]
+    return Measured(runs, tidy(runs, cells), judge(identity))
+
+
+def _identity_run(
+    model: str, entry: dict[str, Any], last: dict[str, Run], group_by: tuple[str, ...]
+) -> IdentityRun:
+    return IdentityRun(
+        model=model,
+        arm=entry["arm"],
+        group=tuple(entry["levels"].get(factor, "") for factor in group_by),
+        variant=entry["variant"],
+        run=last.get(entry["cell"]),
+    )

@@ -1,0 +1,1 @@
+"""What every layer needs: errors, hashes, folders, locks and job logging."""

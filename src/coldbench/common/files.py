@@ -1,0 +1,70 @@
+"""Writing files so that a kill or a full disk never leaves half of one under its real name."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coldbench.common.errors import ColdbenchError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it is fsynced and takes that name.
+
+    Raises ColdbenchError where the disk is full or the folder cannot be written.
+    """
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name[:64]}.", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        temporary.chmod(0o644)
+        yield temporary
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        if error.filename is not None and not _concerns(error, path, temporary):
+            raise
+        raise ColdbenchError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _concerns(error: OSError, path: Path, temporary: Path | None) -> bool:
+    return str(error.filename) in {str(path), str(path.parent), str(temporary)}
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text to `path` in one step."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as readable JSON to `path` in one step."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file that coldbench wrote.
+
+    Raises ColdbenchError where it is missing or damaged.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ColdbenchError(
+            f"{path}: unreadable ({error}); delete it and run the workflow again"
+        ) from error
+
+
+def read_records(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Any]:
+    """Read JSON records by their names, the files' stems; raises ColdbenchError as read_json."""
+    return {Path(path).stem: read_json(Path(path)) for path in paths}

@@ -1,0 +1,35 @@
+"""Where expensive products live: a content-addressed cache outside the checkout."""
+
+import os
+import shutil
+from pathlib import Path
+
+from coldbench.common.errors import ColdbenchError
+
+
+def cache_folder() -> Path:
+    """Return the cache's root: $COLDBENCH_CACHE, else coldbench/ in the user's cache folder.
+
+    The path is absolute and resolved. Nothing is created.
+    """
+    named = os.environ.get("COLDBENCH_CACHE")
+    if named:
+        return Path(named).expanduser().resolve()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return (Path(base).expanduser() / "coldbench").resolve()
+
+
+def need_space(folder: Path, need_bytes: int, purpose: str) -> None:
+    """Refuse to begin what the disk cannot hold.
+
+    `folder` need not exist yet. Raises ColdbenchError naming the folder and both sizes.
+    """
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    if free < need_bytes:
+        raise ColdbenchError(
+            f"{folder}: {purpose} needs {need_bytes / 2**30:.1f} GiB of disk, "
+            f"{free / 2**30:.1f} GiB are free; free some or set COLDBENCH_CACHE to another disk"
+        )

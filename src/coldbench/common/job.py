@@ -1,0 +1,39 @@
+"""The frame of a workflow job: its log, and errors that read as one line."""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coldbench.common.errors import ColdbenchError
+
+
+@contextmanager
+def job(log_file: str | os.PathLike[str]) -> Iterator[None]:
+    """Send the job's log to stderr and to `log_file`; end a ColdbenchError with one line, exit 1.
+
+    Any other exception is a fault of ours: its traceback goes to both as well.
+    """
+    path = Path(log_file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handlers: list[logging.Handler] = [
+        logging.StreamHandler(sys.stderr),
+        logging.FileHandler(path, mode="a", encoding="utf-8"),
+    ]
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
+    log = logging.getLogger("coldbench")
+    try:
+        yield
+    except ColdbenchError as error:
+        log.error("error: %s", error)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        log.error("interrupted; the same command continues where this stopped")
+        sys.exit(130)
+    except Exception:
+        log.exception("internal error (please report it with this log)")
+        sys.exit(1)

@@ -1,0 +1,81 @@
+"""Who may use the machine: measuring wants it alone, builds and downloads may share it.
+
+One advisory lock file for the whole machine, taken exclusively by a measuring job and shared by
+builds and downloads (flock(2), so it is released when its holder dies, however it dies). It holds
+whatever `snakemake` was asked for on the command line, and between workflows of several users.
+"""
+
+import fcntl
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coldbench.common.errors import ColdbenchError
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.2
+
+
+def machine_lock_path() -> Path:
+    """Return the machine's lock file (overridden by $COLDBENCH_LOCK, for tests and containers)."""
+    return Path(
+        os.environ.get("COLDBENCH_LOCK") or Path(tempfile.gettempdir()) / "coldbench-machine.lock"
+    )
+
+
+@contextmanager
+def machine(*, alone: bool, purpose: str) -> Iterator[None]:
+    """Hold the machine: `alone` for measuring, together with others for builds and downloads.
+
+    Waits as long as it takes and says in the log what it waits for.
+    """
+    descriptor = _open(machine_lock_path())
+    mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    waiting = False
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not waiting:
+                    waiting = True
+                    log.info("%s: waiting for another coldbench job on this machine", purpose)
+                time.sleep(POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def keep_alone(folder: Path) -> None:
+    """Claim a results folder for the rest of this process's life.
+
+    Raises ColdbenchError where another process has it. Unlike a lock file that names its owner,
+    nothing stays behind when this process is killed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = _open(folder / ".lock")
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ColdbenchError(
+            f"{folder}: another workflow is working here; wait for it or stop it"
+        ) from None
+    # The descriptor is kept open on purpose; jobs do not inherit it (O_CLOEXEC).
+
+
+def _open(path: Path) -> int:
+    # Without O_CREAT first: in a sticky folder the kernel refuses O_CREAT on another user's file
+    # (fs.protected_regular).
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        os.fchmod(descriptor, 0o666)
+        return descriptor

@@ -1,0 +1,1 @@
+"""Measuring on one machine: launcher, page cache, host facts, memory budget, runs and blocks."""

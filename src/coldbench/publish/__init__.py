@@ -1,0 +1,1 @@
+"""From figures to tables that others read: computed apart from their markup."""

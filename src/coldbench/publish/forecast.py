@@ -1,0 +1,142 @@
+"""What a study will run, and about what it costs: the output of `coldbench plan`."""
+
+from pathlib import Path
+
+from tabulate import tabulate
+
+from coldbench.sources.standin import size_of
+from coldbench.study.plan import Arm, Plan
+from coldbench.study.schema import (
+    BinariesSource,
+    Build,
+    FolderSource,
+    Model,
+    PathSource,
+    PypiFileSource,
+    SdistSource,
+    StandInSource,
+)
+
+# Rough figures of a two-core machine; they serve the estimates alone.
+READ_BYTES_PER_S = 1e9
+RUN_S = 2.0
+FIRST_BUILD_S = 420.0
+NEXT_BUILD_S = 30.0
+TREE_BYTES = 2 * 2**30
+PROGRAMS_BYTES = 64 * 2**20
+
+
+def forecast(plan: Plan) -> str:
+    """Return the study's models, builds, arms, cells, blocks, runs, disk and time as text.
+
+    Nothing is fetched, built, written or measured; of `path` models the size is looked up.
+    """
+    counts = plan.file.blocks
+    lanes = len(plan.models) * len(plan.workloads)
+    states = sum(count > 0 for count in (counts.cold, counts.warm))
+    cold, warm = (lanes * len(plan.arms) * count for count in (counts.cold, counts.warm))
+    identity = _identity_runs(plan)
+    sizes = {name: _model_bytes(model) for name, model in plan.models.items()}
+    compiled = [b for b in plan.builds.values() if not isinstance(b.source, BinariesSource)]
+    trees = len({(str(build.source), str(build.cmake)) for build in compiled})
+    made = [
+        size or 0
+        for name, size in sizes.items()
+        if not isinstance(plan.models[name].source, PathSource)
+    ]
+    disk = sum(made) + TREE_BYTES * trees + PROGRAMS_BYTES * len(compiled)
+    building = FIRST_BUILD_S * trees + NEXT_BUILD_S * (len(compiled) - trees)
+    reading = sum(size or 0 for size in sizes.values()) / len(sizes) / READ_BYTES_PER_S
+    measuring = (cold + 2 * warm) * (RUN_S + reading) + identity * RUN_S
+    rows = [
+        *_each("models", {n: f"{_model(m)}, {_size(sizes[n])}" for n, m in plan.models.items()}),
+        *_each("builds", {name: _build(build) for name, build in plan.builds.items()}),
+        *_each(
+            "workloads",
+            {name: " ".join((work.driver, *work.args)) for name, work in plan.workloads.items()},
+        ),
+        *_each("arms", {arm.name: _arm(arm) for arm in plan.arms}),
+        (
+            "cells",
+            str(lanes * states * len(plan.arms)),
+            f"{len(plan.models)} models x {len(plan.workloads)} workloads x {states} cache states"
+            f" x {len(plan.arms)} arms",
+        ),
+        (
+            "blocks",
+            str(lanes * plan.blocks),
+            f"a model and workload: {counts.cold} cold, {counts.warm} warm",
+        ),
+        ("runs", str(cold + 2 * warm + identity), _runs(cold, warm, identity)),
+        ("claims", str(len(plan.claims)), ", ".join(plan.file.comparisons)),
+        ("disk", f"{disk / 2**30:.1f} GiB", "in the cache, less what is there already"),
+        (
+            "time",
+            f"{(building + measuring) / 60:.0f} min",
+            f"very roughly: {building / 60:.0f} building, {measuring / 60:.0f} measuring; "
+            "less what is there already",
+        ),
+    ]
+    title = f"study {plan.name} ({plan.path})"
+    return f"{title}\n\n{tabulate(rows, tablefmt='plain', disable_numparse=True)}"
+
+
+def _each(title: str, lines: dict[str, str]) -> list[tuple[str, str, str]]:
+    return [
+        (title if index == 0 else "", name, text)
+        for index, (name, text) in enumerate(lines.items())
+    ]
+
+
+def _identity_runs(plan: Plan) -> int:
+    check = plan.file.identity
+    if check is None:
+        return 0
+    groups = {tuple(arm.levels.get(factor) for factor in check.group_by) for arm in plan.arms}
+    return len(plan.models) * (len(plan.arms) + 2 * len(groups))
+
+
+def _runs(cold: int, warm: int, identity: int) -> str:
+    parts = [(cold, "cold"), (warm, "warm"), (warm, "to prime warm ones"), (identity, "identity")]
+    return ", ".join(f"{count} {name}" for count, name in parts if count)
+
+
+def _model_bytes(model: Model) -> int | None:
+    match model.source:
+        case StandInSource(standin=standin):
+            return size_of(standin)
+        case PathSource(path=path):
+            file = Path(path).expanduser()
+            return file.stat().st_size if file.is_file() else None
+    return None
+
+
+def _size(size: int | None) -> str:
+    return "size known once it is here" if size is None else f"{size / 2**20:.0f} MiB"
+
+
+def _model(model: Model) -> str:
+    match model.source:
+        case StandInSource(standin=standin):
+            return f"stand-in {standin.architecture}"
+        case PypiFileSource(pypi=pypi, file=file):
+            return f"{file} of {pypi}"
+        case PathSource(path=path):
+            return path
+
+
+def _build(build: Build) -> str:
+    match build.source:
+        case (
+            SdistSource(pypi=origin) | FolderSource(folder=origin) | BinariesSource(binaries=origin)
+        ):
+            return " + ".join([origin, *(build.patches or ())])
+    return "no source"
+
+
+def _arm(arm: Arm) -> str:
+    if arm.twin_of is not None:
+        return f"the same as {arm.twin_of} (A/A pair)"
+    environment = [f"{key}={value}" for key, value in arm.environment.items()]
+    budget = [f"in {arm.budget / 2**20:.0f} MiB"] if arm.budget else []
+    return " ".join([arm.build, *environment, *arm.args, *budget])

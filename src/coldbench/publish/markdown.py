@@ -1,0 +1,183 @@
+"""The matrix as GitHub-flavoured Markdown."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from tabulate import tabulate
+
+from coldbench.analysis.verdicts import VerdictRow
+from coldbench.publish.figures import (
+    MISSING,
+    Unit,
+    interval,
+    label,
+    ratio,
+    spread,
+    unit_for,
+    word,
+)
+from coldbench.publish.matrix import ArmRow, Column, Matrix, Table
+
+_FIGURES = (
+    "A figure is the median (smallest–largest) over fresh processes, one a block; *runs* says how "
+    "many. Cold: no page of the model was in the page cache before the start; warm: after an "
+    "identical run that is not counted. *Identity* is the start of the md5 of the greedy text."
+)
+_RATIOS = (
+    "A ratio is treatment over control: exp of the mean log ratio within blocks, with its 95% "
+    "paired t interval over n blocks. A difference must exceed 1% and the A/A spread at p ≤ 0.05 "
+    "after Holm's correction over all comparisons and, from 6 blocks on, at sign-flip p ≤ 0.05; "
+    "with fewer it is exploratory unless its interval clears 10%. Equivalence takes two one-sided "
+    "tests inside the margin and 6 blocks. *Needs*: the blocks that would resolve the margin if "
+    "effect and scatter stay as they are."
+)
+_CONTROLS = (
+    "Here treatment and control are the same arm, so that any effect is the experiment's own. "
+    "ALARM: it shows a difference that cannot be there; mistrust the comparisons beside it."
+)
+
+
+def markdown(matrix: Matrix) -> str:
+    """Return the whole matrix as one Markdown document that ends in a newline."""
+    parts = [f"# {_text(matrix.title)}"]
+    parts += [_host(facts) for facts in matrix.hosts]
+    parts.append(_FIGURES)
+    several = len({table.workload for table in matrix.tables}) > 1
+    model = None
+    for table in matrix.tables:
+        if table.model != model:
+            parts.append(f"## {_named(table.model, table.model_label)}")
+            model = table.model
+        if several:
+            parts.append(f"### {_named(table.workload, table.workload_label)}")
+        parts.append(_table(table))
+        notes = [f"[{i}] {_text(note)}" for i, note in enumerate(table.numbered_notes, start=1)]
+        notes += [_text(note) for note in table.notes]
+        if notes:
+            parts.append("\n".join(f"- {note}" for note in notes))
+    if matrix.claims:
+        parts += ["## Comparisons", _RATIOS, _ratios(matrix.claims, several)]
+    if matrix.controls:
+        parts += ["## A/A controls", _CONTROLS, _ratios(matrix.controls, several)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _host(facts: Mapping[str, str]) -> str:
+    # What the kernel reads ahead decides what a cold fault costs: nobody may overlook it.
+    bold = {"read_ahead_kb"}
+    said = [
+        f"**{_text(name)} {_text(text)}**" if name in bold else f"{_text(name)} {_text(text)}"
+        for name, text in facts.items()
+    ]
+    return f"Host: {'; '.join(said)}."
+
+
+def _named(name: str, label: str) -> str:
+    return _text(name if label == name else f"{name}: {label}")
+
+
+def _table(table: Table) -> str:
+    units = {column: _unit(table, column) for column in table.columns}
+    headings, alignment = ["arm", "identity"], ["left", "left"]
+    for state in table.states:
+        columns = [column for column in table.columns if column.state == state]
+        headings.append(f"{state} runs")
+        headings += [_heading(column, units[column]) for column in columns]
+        alignment += ["right"] * (len(columns) + 1)
+    rows = []
+    for arm in table.rows:
+        cells = [_text(arm.arm), _identity(arm)]
+        for state in table.states:
+            cells.append(_runs(arm, state))
+            cells += [
+                _cell(arm, column, units[column])
+                for column in table.columns
+                if column.state == state
+            ]
+        rows.append(cells)
+    return _grid(rows, headings, alignment)
+
+
+def _unit(table: Table, column: Column) -> Unit:
+    medians = [figure.median for row in table.rows if (figure := row.figures[column])]
+    return unit_for(column.metric, max(medians, default=0.0), column.unit)
+
+
+def _heading(column: Column, unit: Unit) -> str:
+    name = f"{column.state} {_text(label(column.metric))}"
+    return f"{name}, {_text(unit.name)}" if unit.name else name
+
+
+def _identity(row: ArmRow) -> str:
+    mark = _mark(row.identity_note)
+    if row.identity is None:
+        return "not checked"
+    if not row.identity.ok:
+        return f"FAILED{mark}"
+    return f"{(row.identity.md5 or MISSING)[:8]} ok{mark}"
+
+
+def _runs(row: ArmRow, state: str) -> str:
+    runs = row.runs[state]
+    counts = f"{runs.ok}" if runs.ok == runs.total else f"{runs.ok} of {runs.total}"
+    return counts + _mark(runs.note)
+
+
+def _cell(row: ArmRow, column: Column, unit: Unit) -> str:
+    figure, runs = row.figures[column], row.runs[column.state]
+    if figure is not None:
+        text = spread(figure.median, figure.low, figure.high, unit)
+        return text if figure.n == runs.ok else f"{text} n={figure.n}"
+    if row.withheld and runs.ok:
+        return "withheld"
+    return runs.status or MISSING
+
+
+def _mark(note: int | None) -> str:
+    return "" if note is None else f" [{note}]"
+
+
+def _ratios(rows: Sequence[VerdictRow], several: bool) -> str:
+    headings = ["comparison", "model", "workload", "state", "metric", "treatment", "control"]
+    headings += ["ratio", "95% interval", "n", "A/A spread", "verdict", "needs", "notes"]
+    alignment = ["left"] * 7 + ["right"] * 4 + ["left", "right", "left"]
+    dropped = set() if several else {"workload"}
+    if rows[0].control:
+        dropped |= {"A/A spread", "needs", "comparison"}
+    kept = [index for index, heading in enumerate(headings) if heading not in dropped]
+    cells = [_comparison(row) for row in rows]
+    return _grid(
+        [[row[index] for index in kept] for row in cells],
+        [headings[index] for index in kept],
+        [alignment[index] for index in kept],
+    )
+
+
+def _comparison(row: VerdictRow) -> list[str]:
+    claim, verdict, found = row.claim, row.verdict, row.verdict.ratio
+    told = word(row) + (" (exploratory)" if verdict.exploratory and not row.control else "")
+    names = [claim.name, claim.model, claim.workload, claim.state, label(claim.metric)]
+    return [
+        *(_text(name) for name in [*names, claim.treatment, claim.control]),
+        MISSING if found is None else ratio(found.ratio),
+        MISSING if found is None else interval(found.low, found.high, found.ratio),
+        "0" if found is None else str(found.n),
+        MISSING if row.aa_spread is None else f"{row.aa_spread:.1%}",
+        told,
+        "" if verdict.blocks is None else f"{verdict.blocks:,}",
+        _text(verdict.reason),
+    ]
+
+
+def _grid(rows: list[list[str]], headings: list[str], alignment: list[str]) -> str:
+    # Numbers are text already: tabulate must not parse and reformat them.
+    return tabulate(
+        rows, headers=headings, tablefmt="pipe", disable_numparse=True, colalign=alignment
+    )
+
+
+def _text(text: str) -> str:
+    """Return a name or message so that Markdown shows it as it is, on one line."""
+    escaped = re.sub(r"([\\`*<>\[\]|])", r"\\\1", " ".join(text.split()))
+    # An underscore inside a word is plain text to GitHub; elsewhere it would mean emphasis.
+    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", escaped)

@@ -1,0 +1,72 @@
+"""The files a study publishes, from its receipts and journals."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from coldbench.analysis.notes import notes
+from coldbench.analysis.study import gather
+from coldbench.analysis.summary import summarise
+from coldbench.analysis.verdicts import verdicts
+from coldbench.common.files import write_text
+from coldbench.publish.csv import comparisons_csv, matrix_csv
+from coldbench.publish.markdown import markdown
+from coldbench.publish.matrix import matrix
+from coldbench.records import Run
+from coldbench.study.plan import Presentation
+
+
+def publish_summary(
+    results: Path, receipts: Sequence[Path], *, runs: Path, summary: Path
+) -> None:
+    """Write all raw records as one JSON-lines file, and the tidy summary (one row a figure)."""
+    measured = gather(results, receipts)
+    write_text(runs, "".join(run.model_dump_json(by_alias=True) + "\n" for run in measured.runs))
+    write_text(summary, summarise(measured.frame).to_csv(index=False))
+
+
+def publish_matrix(
+    presentation: Presentation,
+    results: Path,
+    receipts: Sequence[Path],
+    *,
+    markdown_file: Path,
+    csv_file: Path,
+    verdicts_file: Path,
+) -> None:
+    """Write the comparison matrix as Markdown and CSV, and the verdicts as CSV."""
+    measured = gather(results, receipts, presentation.group_by)
+    table = matrix(
+        title=presentation.title,
+        frame=measured.frame,
+        verdicts=verdicts(measured.frame, presentation.claims, presentation.aa_pairs),
+        identity=measured.identity,
+        models=presentation.models,
+        workloads=presentation.workloads,
+        arms=presentation.arms,
+        hosts=[_host(run) for run in _one_a_machine(measured.runs)],
+        notes=notes(measured.runs),
+        units=presentation.units,
+    )
+    write_text(markdown_file, markdown(table))
+    write_text(csv_file, matrix_csv(table))
+    write_text(verdicts_file, comparisons_csv(table))
+
+
+def _one_a_machine(runs: Sequence[Run]) -> list[Run]:
+    return list({tuple(sorted(run.host.items())): run for run in runs}.values())
+
+
+def _host(run: Run) -> dict[str, str]:
+    """Return the facts of a machine that a reader of a table needs to see."""
+    facts = run.host
+    memory = facts.get("memory_bytes")
+    shown = {
+        "CPU": facts.get("cpu_model") or facts.get("cpu"),
+        "cores": facts.get("cores"),
+        "memory": None if memory is None else f"{memory / 2**30:.0f} GiB",
+        "kernel": facts.get("kernel"),
+        "filesystem": facts.get("filesystem"),
+        "device": facts.get("device"),
+        "read_ahead_kb": facts.get("read_ahead_kb"),
+    }
+    return {name: "n/a" if value is None else str(value) for name, value in shown.items()}

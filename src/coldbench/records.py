@@ -1,0 +1,108 @@
+"""The record of a run: what is on disk as one JSON line, and nothing else.
+
+A value that could not be had is None (shown as n/a), never 0. Sizes are bytes, times seconds,
+rates tokens per second. `docs/results.md` describes the fields for readers.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FORMAT = 1
+"""Version of the record; raised when a field changes its meaning."""
+
+PROTOCOL = 1
+"""Version of how a run is made; raising it makes every cell new."""
+
+Status = Literal["ok", "failed", "invalid", "void", "refused"]
+"""ok; failed: the program did; invalid: a result that cannot be right; void: exit 0 without a
+result, or treatment not delivered; refused: not started, since its cache state, flags or budget
+could not be had."""
+
+CacheState = Literal["cold", "warm", "unmeasured"]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Exit(_Record):
+    """How a process ended, as its launcher saw it."""
+
+    ended: Literal["exit", "signal", "time limit", "output limit", "not started"]
+    code: int | None = None
+    signal: int | None = None
+    detail: str = ""
+    wall_s: float | None = None
+    user_s: float | None = None
+    system_s: float | None = None
+
+
+class Memory(_Record):
+    """Memory of the engine process alone; the split is of the sample with the largest RSS."""
+
+    peak_rss_bytes: int | None = None
+    anon_at_peak_bytes: int | None = None
+    file_at_peak_bytes: int | None = None
+    shmem_at_peak_bytes: int | None = None
+    swap_at_peak_bytes: int | None = None
+    peak_locked_bytes: int | None = None
+    budget_bytes: int | None = None
+    cgroup_peak_bytes: int | None = None
+    cgroup_oom_kills: int | None = None
+
+
+class Io(_Record):
+    """Physical reads (they count what mmap faults in) and faults of the engine process."""
+
+    read_bytes: int | None = None
+    rchar_bytes: int | None = None
+    major_faults: int | None = None
+    minor_faults: int | None = None
+
+
+class Residency(_Record):
+    """Bytes in the page cache: by model file, and of the table tensor's range."""
+
+    files: dict[str, int] = {}
+    table_bytes: int | None = None
+
+
+class Run(_Record):
+    """One fresh engine process, or the reason why there was none."""
+
+    format: int = FORMAT
+    run: str
+    attempt: int = 1
+    study: str
+    model: str
+    workload: str
+    build: str
+    arm: str
+    cell: str
+    hashes: dict[str, str]
+    block: int
+    pass_: int = Field(alias="pass", serialization_alias="pass")
+    position: int
+    state: CacheState
+    argv: list[str]
+    environment: dict[str, str]
+    started: str
+    host: dict[str, Any]
+    machine: dict[str, dict[str, Any]] = {}
+    status: Status
+    reason: str = ""
+    notes: list[str] = []
+    exit: Exit = Exit(ended="not started")
+    load_s: float | None = None
+    metrics: dict[str, float] = {}
+    effective: dict[str, Any] = {}
+    memory: Memory = Memory()
+    io: Io = Io()
+    before: Residency = Residency()
+    after: Residency = Residency()
+    table_total_bytes: int | None = None
+    digest: str | None = None
+    tokens: int | None = None
+    rows: list[dict[str, Any]] = []
+    output: dict[str, str] = {}

@@ -1,0 +1,1 @@
+"""The study file: strict reading, its schema, and its expansion into a plan."""

@@ -1,0 +1,405 @@
+"""Expanding a study file into what will run: arms, blocks and claims, without touching the disk.
+
+The specs handed to jobs carry no labels, titles or comments: editing those reruns nothing.
+"""
+
+import difflib
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from coldbench.common.errors import ColdbenchError
+from coldbench.study.reading import Place, line_of, read_study
+from coldbench.study.schema import (
+    STATES,
+    Build,
+    Command,
+    Completion,
+    Environment,
+    Level,
+    ListedArm,
+    Model,
+    State,
+    StudyFile,
+    Workload,
+)
+
+
+class Spec(BaseModel):
+    """A part of the plan: immutable, and the same JSON text exactly when it means the same."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Arm(Spec):
+    """One treatment. `twin_of` names the arm that this one repeats for the A/A pair."""
+
+    name: str
+    build: str
+    args: tuple[str, ...] = ()
+    environment: Environment = {}
+    budget: int | None = None
+    levels: dict[str, str] = {}
+    twin_of: str | None = None
+
+
+class BlockSpec(Spec):
+    """One block: every arm of a (model, workload) once in each of `states`."""
+
+    study: str
+    model: str
+    workload: str
+    driven: Workload
+    arms: tuple[Arm, ...]
+    block: int
+    states: tuple[State, ...]
+    seed: int
+
+
+class IdentitySpec(Spec):
+    """The identity check of a model: greedy text of every arm, a repeat, a mutated prompt."""
+
+    study: str
+    model: str
+    workload: str
+    driven: Completion
+    mutant: str
+    arms: tuple[Arm, ...]
+    group_by: tuple[str, ...]
+
+
+class Claim(Spec):
+    """One declared comparison on one model, workload, cache state and metric."""
+
+    name: str
+    model: str
+    workload: str
+    state: State
+    metric: str
+    treatment: str
+    control: str
+    margin: float
+    better: Literal["higher", "lower"] | None
+
+
+class Presentation(Spec):
+    """What tables need beside the figures: labels in the file's order, claims, A/A pairs."""
+
+    study: str
+    title: str
+    models: dict[str, str]
+    workloads: dict[str, str]
+    arms: dict[str, str]
+    claims: tuple[Claim, ...]
+    aa_pairs: tuple[tuple[str, str], ...]
+    group_by: tuple[str, ...]
+    units: dict[str, str]
+
+
+class Plan:
+    """A validated study, expanded.
+
+    `name` is the study file's stem and names its results folder; `arms`, `models`, `builds` (with
+    `like` resolved; only those that an arm uses) and `workloads` (measured ones) are in the
+    file's order.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read and expand the study file at `path`; raises ColdbenchError naming line and key."""
+        self.path = path
+        self.name = path.stem
+        self.file: StudyFile = read_study(path)
+        self.arms: tuple[Arm, ...] = self._arms()
+        self.models: dict[str, Model] = self.file.models
+        self.builds: dict[str, Build] = self._builds()
+        self.workloads: dict[str, Workload] = self._workloads()
+        self.claims: tuple[Claim, ...] = self._claims()
+        self._check_identity()
+
+    @property
+    def blocks(self) -> int:
+        """Return how many blocks each (model, workload) has."""
+        return max(self.file.blocks.cold, self.file.blocks.warm)
+
+    @property
+    def aa_pairs(self) -> tuple[tuple[str, str], ...]:
+        """Return the A/A pairs as (arm, twin)."""
+        return tuple((arm.twin_of, arm.name) for arm in self.arms if arm.twin_of is not None)
+
+    def block(self, model: str, workload: str, block: int) -> BlockSpec:
+        """Return block number `block` (from 1) of a (model, workload)."""
+        counts = {"cold": self.file.blocks.cold, "warm": self.file.blocks.warm}
+        return BlockSpec(
+            study=self.name,
+            model=model,
+            workload=workload,
+            driven=_unlabelled(self.workloads[workload]),
+            arms=self.arms,
+            block=block,
+            states=tuple(state for state in STATES if block <= counts[state]),
+            seed=self.file.seed,
+        )
+
+    def identity(self, model: str) -> IdentitySpec | None:
+        """Return the identity check of a model, or None where the study has none."""
+        check = self.file.identity
+        if check is None:
+            return None
+        workload = self.file.workloads[check.workload]
+        assert isinstance(workload, Completion)  # _check_identity saw to it
+        return IdentitySpec(
+            study=self.name,
+            model=model,
+            workload=check.workload,
+            driven=workload.model_copy(update={"label": None}),
+            mutant=check.mutant,
+            # A twin is the same build and flags: its text is the repeat of every study with one.
+            arms=self.arms,
+            group_by=check.group_by,
+        )
+
+    def presentation(self) -> Presentation:
+        """Return what the tables of this study show beside the figures."""
+        labels = {arm.name: arm.label for arm in self.file.arms.include}
+        return Presentation(
+            study=self.name,
+            title=self.file.title or self.name,
+            models={name: model.label or name for name, model in self.models.items()},
+            workloads={name: work.label or name for name, work in self.workloads.items()},
+            arms={arm.name: labels.get(arm.name) or arm.name for arm in self.arms},
+            claims=self.claims,
+            aa_pairs=self.aa_pairs,
+            group_by=self.file.identity.group_by if self.file.identity else (),
+            units={
+                name: metric.unit
+                for work in self.workloads.values()
+                if isinstance(work, Command)
+                for name, metric in work.metrics.items()
+            },
+        )
+
+    def _fail(self, place: Place, message: str) -> ColdbenchError:
+        key = ".".join(str(part) for part in place)
+        return ColdbenchError(f"{self.path}:{line_of(self.path, place)}: {key}: {message}")
+
+    def _known(self, place: Place, kind: str, name: str, known: Iterable[str]) -> None:
+        names = list(known)
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(names) or 'none'}"
+            raise self._fail(place, f"unknown {kind} {name!r}; {hint}")
+
+    def _arms(self) -> tuple[Arm, ...]:
+        arms = [*self._matrix_arms()]
+        for index, listed in enumerate(self.file.arms.include):
+            arms.append(self._listed_arm(listed, index, arms))
+        if not arms:
+            raise self._fail(("arms", "exclude"), "excludes every arm of the matrix")
+        names: set[str] = set()
+        treatments: dict[str, str] = {}
+        for arm in arms:
+            self._known(("arms",), "build", arm.build, self.file.builds)
+            if arm.name in names:
+                raise self._fail(("arms",), f"two arms are called {arm.name}; rename one")
+            names.add(arm.name)
+            if arm.twin_of is None:
+                treatment = arm.model_copy(update={"name": "", "levels": {}}).model_dump_json()
+                if treatment in treatments:
+                    raise self._fail(
+                        ("arms",),
+                        f"{arm.name} and {treatments[treatment]} are the same build, arguments "
+                        f"and environment; for an A/A pair write "
+                        f"{{name: {arm.name}, aa_of: {treatments[treatment]}}}",
+                    )
+                treatments[treatment] = arm.name
+        return tuple(arms)
+
+    def _matrix_arms(self) -> Iterable[Arm]:
+        arms = self.file.arms
+        for factor, levels in arms.matrix.items():
+            place = ("arms", "matrix", factor)
+            if len(set(levels)) != len(levels):
+                raise self._fail(place, "a level stands twice; remove one")
+            if factor == "build":
+                for level in levels:
+                    self._known(place, "build", level, self.file.builds)
+            else:
+                self._known(place, "factor", factor, self.file.factors)
+                for level in levels:
+                    self._known(place, f"level of {factor}", level, self.file.factors[factor])
+        for index, excluded in enumerate(arms.exclude):
+            for factor, level in excluded.items():
+                where: Place = ("arms", "exclude", index, factor)
+                self._known(where, "factor of the matrix", factor, arms.matrix)
+                self._known(where, f"level of {factor}", level, arms.matrix[factor])
+        if not arms.matrix:
+            return
+        for combination in itertools.product(*arms.matrix.values()):
+            chosen = dict(zip(arms.matrix, combination, strict=True))
+            if any(excluded.items() <= chosen.items() for excluded in arms.exclude):
+                continue
+            yield self._matrix_arm(chosen)
+
+    def _matrix_arm(self, chosen: dict[str, str]) -> Arm:
+        args: list[str] = []
+        environment: Environment = {}
+        budget = None
+        for factor, level_name in chosen.items():
+            if factor == "build":
+                continue
+            level: Level = self.file.factors[factor][level_name]
+            for build in level.for_build:
+                self._known(
+                    ("factors", factor, level_name, "for_build"), "build", build, self.file.builds
+                )
+            args += level.for_build.get(chosen["build"], level.args)
+            environment |= level.environment
+            budget = level.budget or budget
+        return Arm(
+            name=self._matrix_name(chosen),
+            build=chosen["build"],
+            args=tuple(args),
+            environment=environment,
+            budget=budget,
+            levels=chosen,
+        )
+
+    def _matrix_name(self, chosen: dict[str, str]) -> str:
+        if self.file.arms.name is not None:
+            try:
+                return self.file.arms.name.format_map(chosen)
+            except (KeyError, ValueError, IndexError, AttributeError) as error:
+                raise self._fail(
+                    ("arms", "name"),
+                    f"{error} does not fit; use the factors in braces: {', '.join(chosen)}",
+                ) from None
+        rest = [f"{factor}-{level}" for factor, level in chosen.items() if factor != "build"]
+        return "-".join([chosen["build"], *rest])
+
+    def _listed_arm(self, listed: ListedArm, index: int, before: list[Arm]) -> Arm:
+        place = ("arms", "include", index)
+        if listed.aa_of is not None:
+            named = {arm.name: arm for arm in before}
+            self._known((*place, "aa_of"), "arm", listed.aa_of, named)
+            original = named[listed.aa_of]
+            if original.twin_of is not None:
+                raise self._fail(place, f"{listed.aa_of} is itself a twin; name {original.twin_of}")
+            return original.model_copy(update={"name": listed.name, "twin_of": original.name})
+        assert listed.build is not None  # the schema saw to it
+        self._known((*place, "build"), "build", listed.build, self.file.builds)
+        return Arm(
+            name=listed.name,
+            build=listed.build,
+            args=listed.args,
+            environment=listed.environment,
+            budget=listed.budget,
+        )
+
+    def _builds(self) -> dict[str, Build]:
+        used = {arm.build for arm in self.arms}
+        return {name: self._build(name, ()) for name in self.file.builds if name in used}
+
+    def _build(self, name: str, seen: tuple[str, ...]) -> Build:
+        build = self.file.builds[name]
+        place = ("builds", name)
+        if name in seen:
+            raise self._fail(place, f"`like` goes round in a circle: {' -> '.join((*seen, name))}")
+        given = build.model_dump(exclude_unset=True, exclude={"like", "label"})
+        if build.like is not None:
+            self._known((*place, "like"), "build", build.like, self.file.builds)
+            base = self._build(build.like, (*seen, name))
+            given = base.model_dump(exclude_unset=True, exclude={"label"}) | given
+        merged = Build.model_validate(given)
+        if merged.source is None:
+            raise self._fail(place, "needs a source (or `like`)")
+        ready = hasattr(merged.source, "binaries")
+        if ready and (merged.patches or merged.cmake or merged.targets):
+            raise self._fail(place, "ready binaries take no patches, cmake or targets")
+        if not ready and not merged.targets:
+            raise self._fail(place, "needs targets: the programs to build")
+        return merged
+
+    def _workloads(self) -> dict[str, Workload]:
+        check = self.file.identity
+        if check is not None:
+            self._known(("identity", "workload"), "workload", check.workload, self.file.workloads)
+        measured = {
+            name: workload
+            for name, workload in self.file.workloads.items()
+            if check is None or name != check.workload
+        }
+        if not measured:
+            raise self._fail(("workloads",), "needs one beside the identity check's")
+        return measured
+
+    def _claims(self) -> tuple[Claim, ...]:
+        arms = [arm.name for arm in self.arms]
+        claims: list[Claim] = []
+        for name, comparison in self.file.comparisons.items():
+            place = ("comparisons", name)
+            self._known((*place, "treatment"), "arm", comparison.treatment, arms)
+            self._known((*place, "control"), "arm", comparison.control, arms)
+            if comparison.treatment == comparison.control:
+                raise self._fail(place, "compares an arm with itself; use aa_of for an A/A pair")
+            claims += [
+                Claim(
+                    name=name,
+                    model=model,
+                    workload=workload,
+                    state=state,
+                    metric=metric,
+                    treatment=comparison.treatment,
+                    control=comparison.control,
+                    margin=comparison.margin,
+                    better=comparison.better,
+                )
+                for model, workload in itertools.product(self.file.models, self._workloads())
+                for state in comparison.states
+                if getattr(self.file.blocks, state) > 0
+                for metric in comparison.metrics
+            ]
+        return tuple(claims)
+
+    def _check_identity(self) -> None:
+        check = self.file.identity
+        if check is None:
+            return
+        workload = self.file.workloads[check.workload]
+        if not isinstance(workload, Completion):
+            raise self._fail(("identity", "workload"), "needs a workload of llama-completion")
+        if check.mutant == workload.prompt:
+            raise self._fail(("identity", "mutant"), "must differ from the workload's prompt")
+        for factor in check.group_by:
+            self._known(("identity", "group_by"), "factor", factor, self.file.arms.matrix)
+
+
+def find_study(name_or_path: object, root: Path) -> Path:
+    """Return the file of a study given by path, or by name from config/studies under `root`.
+
+    Raises ColdbenchError where there is none, naming what there is.
+    """
+    if not isinstance(name_or_path, str) or not name_or_path:
+        raise ColdbenchError(
+            f"study={name_or_path!r}: was read as a number or nothing; quote it: "
+            "--config 'study=\"NAME_OR_PATH\"'"
+        )
+    path = Path(name_or_path).expanduser()
+    if path.suffix in {".yaml", ".yml"} or "/" in name_or_path:
+        if not path.is_file():
+            raise ColdbenchError(f"{path}: no such study file")
+        return path
+    folder = root / "config" / "studies"
+    path = folder / f"{name_or_path}.yaml"
+    if not path.is_file():
+        known = sorted(file.stem for file in folder.glob("*.yaml"))
+        close = difflib.get_close_matches(name_or_path, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+        raise ColdbenchError(f"{path}: no such study; {hint}")
+    return path
+
+
+def _unlabelled(workload: Workload) -> Workload:
+    return workload.model_copy(update={"label": None})

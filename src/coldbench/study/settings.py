@@ -1,0 +1,45 @@
+"""The workflow's own settings (config/config.yaml and --config): which study, and where."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from coldbench.common.errors import ColdbenchError
+from coldbench.study.plan import Plan, find_study
+from coldbench.study.reading import suggest
+
+
+class Settings(BaseModel):
+    """The keys of config/config.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    study: str
+    results: str = "results"
+    cache: str = ""
+
+
+def open_study(config: Mapping[str, Any], root: str | os.PathLike[str]) -> tuple[Settings, Plan]:
+    """Validate the settings and open the study they name; `root` is the checkout.
+
+    A `cache` setting is handed to jobs as $COLDBENCH_CACHE. Raises ColdbenchError.
+    """
+    for key in config:
+        if key not in Settings.model_fields:
+            raise ColdbenchError(
+                f"--config {key}: unknown setting{suggest(str(key), [*Settings.model_fields])}"
+            )
+    path = find_study(config.get("study"), Path(root))
+    try:
+        settings = Settings.model_validate(dict(config))
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise ColdbenchError(
+            f"--config {fault['loc'][0]}: {fault['msg']}, not {fault['input']!r}; quote it"
+        ) from None
+    if settings.cache:
+        os.environ["COLDBENCH_CACHE"] = str(Path(settings.cache).expanduser().resolve())
+    return settings, Plan(path)

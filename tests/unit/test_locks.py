@@ -1,0 +1,67 @@
+"""Measuring has the machine alone; builds share it; a killed holder holds nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from coldbench.common.errors import ColdbenchError
+from coldbench.common.locks import keep_alone, machine
+
+HOLD = """
+import sys, time
+from coldbench.common.locks import machine
+with machine(alone=sys.argv[1] == "alone", purpose="test"):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+    print("released", time.monotonic(), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLDBENCH_LOCK", str(tmp_path / "lock"))
+
+
+def holder(mode: str, seconds: float) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, mode, str(seconds)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+@pytest.mark.parametrize(("first", "alone"), [("alone", True), ("alone", False), ("shared", True)])
+def test_one_waits_for_the_other(first: str, alone: bool) -> None:
+    process = holder(first, 0.5)
+    with machine(alone=alone, purpose="test"):
+        taken = time.monotonic()
+    output, _ = process.communicate()
+    assert taken >= float(output.split()[1]) - 0.05
+
+
+def test_builds_share_the_machine() -> None:
+    process = holder("shared", 30)
+    with machine(alone=False, purpose="test"):
+        assert process.poll() is None
+    process.kill()
+    process.communicate()
+
+
+def test_a_killed_holder_holds_nothing() -> None:
+    process = holder("alone", 60)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    with machine(alone=True, purpose="test"):
+        pass
+
+
+def test_a_results_folder_has_one_workflow(tmp_path: Path) -> None:
+    keep_alone(tmp_path / "results")
+    with pytest.raises(ColdbenchError, match="another workflow is working here"):
+        keep_alone(tmp_path / "results")

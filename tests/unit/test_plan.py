@@ -1,0 +1,212 @@
+"""What a study expands to."""
+
+from pathlib import Path
+
+import pytest
+
+from coldbench.common.errors import ColdbenchError
+from coldbench.study.plan import Plan, find_study
+from coldbench.study.settings import open_study
+
+MATRIX = """\
+title: a title
+models:
+  toy: {label: a toy, source: {path: toy.gguf}}
+  other: {source: {path: other.gguf}}
+builds:
+  new: {source: {binaries: bin/new}}
+  old: {source: {binaries: bin/old}}
+workloads:
+  run: {driver: llama-batched-bench, args: [-npp, 512, -ntg, 128, -npl, 1]}
+  text: {driver: llama-completion, prompt: one}
+factors:
+  lazy:
+    on: [--lazy-mode, on]
+    off: {args: [--lazy-mode, off], for_build: {old: [--no-lazy]}}
+  mode:
+    mmap: [--load-mode, mmap]
+    none: [--load-mode, none]
+arms:
+  matrix: {build: [new, old], lazy: [on, off], mode: [mmap, none]}
+  exclude: [{build: old, mode: none}]
+  include: [{name: twin, aa_of: new-lazy-on-mode-mmap}]
+blocks: {cold: 6, warm: 3}
+comparisons:
+  claim:
+    treatment: new-lazy-on-mode-mmap
+    control: old-lazy-on-mode-mmap
+identity: {workload: text, mutant: two}
+"""
+
+
+def plan(folder: Path, text: str = MATRIX) -> Plan:
+    path = folder / "s.yaml"
+    path.write_text(text)
+    return Plan(path)
+
+
+def refusal(folder: Path, old: str, new: str) -> str:
+    assert old in MATRIX
+    with pytest.raises(ColdbenchError) as caught:
+        plan(folder, MATRIX.replace(old, new))
+    return str(caught.value)
+
+
+def test_a_matrix_expands_less_what_is_excluded_plus_what_is_included(tmp_path: Path) -> None:
+    arms = {arm.name: arm for arm in plan(tmp_path).arms}
+    assert list(arms) == [
+        "new-lazy-on-mode-mmap",
+        "new-lazy-on-mode-none",
+        "new-lazy-off-mode-mmap",
+        "new-lazy-off-mode-none",
+        "old-lazy-on-mode-mmap",
+        "old-lazy-off-mode-mmap",
+        "twin",
+    ]
+    assert arms["new-lazy-off-mode-none"].args == ("--lazy-mode", "off", "--load-mode", "none")
+    assert arms["old-lazy-off-mode-mmap"].args == ("--no-lazy", "--load-mode", "mmap")
+
+
+def test_a_twin_repeats_its_arm_under_another_name(tmp_path: Path) -> None:
+    study = plan(tmp_path)
+    arms = {arm.name: arm for arm in study.arms}
+    original = arms["new-lazy-on-mode-mmap"]
+    assert arms["twin"].args == original.args
+    assert arms["twin"].build == original.build
+    assert study.aa_pairs == (("new-lazy-on-mode-mmap", "twin"),)
+
+
+def test_blocks_carry_the_states_that_still_want_one(tmp_path: Path) -> None:
+    study = plan(tmp_path)
+    assert study.blocks == 6
+    assert study.block("toy", "run", 3).states == ("cold", "warm")
+    assert study.block("toy", "run", 4).states == ("cold",)
+
+
+def test_claims_spread_over_models_and_states(tmp_path: Path) -> None:
+    claims = plan(tmp_path).claims
+    assert [(claim.model, claim.state, claim.metric) for claim in claims] == [
+        ("toy", "cold", "prompt_tps"),
+        ("toy", "warm", "prompt_tps"),
+        ("other", "cold", "prompt_tps"),
+        ("other", "warm", "prompt_tps"),
+    ]
+
+
+def test_the_identity_workload_is_not_measured(tmp_path: Path) -> None:
+    study = plan(tmp_path)
+    assert list(study.workloads) == ["run"]
+    identity = study.identity("toy")
+    assert identity is not None
+    assert identity.mutant == "two"
+
+
+def test_labels_titles_and_comments_leave_every_spec_as_it_was(tmp_path: Path) -> None:
+    before = plan(tmp_path)
+    after = plan(
+        tmp_path,
+        "# a comment\n"
+        + MATRIX.replace("a title", "another")
+        .replace("a toy", "the toy")
+        .replace("run: {", "run: {label: a run, "),
+    )
+    assert before.block("toy", "run", 1) == after.block("toy", "run", 1)
+    assert before.identity("toy") == after.identity("toy")
+
+
+def test_more_blocks_leave_the_earlier_ones_as_they_were(tmp_path: Path) -> None:
+    before = plan(tmp_path).block("toy", "run", 3)
+    assert plan(tmp_path, MATRIX.replace("cold: 6", "cold: 9")).block("toy", "run", 3) == before
+
+
+def test_equal_arms_are_refused_unless_they_are_an_aa_pair(tmp_path: Path) -> None:
+    message = refusal(
+        tmp_path,
+        "{name: twin, aa_of: new-lazy-on-mode-mmap}",
+        "{name: twin, build: new, args: [--lazy-mode, on, --load-mode, mmap]}",
+    )
+    assert "twin and new-lazy-on-mode-mmap are the same" in message
+    assert "aa_of: new-lazy-on-mode-mmap" in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("lazy: [on, off],", "lazy: [on, of],", "unknown level of lazy 'of'; did you mean off?"),
+        ("mode: [mmap, none]}", "mod: [mmap]}", "unknown factor 'mod'; did you mean mode?"),
+        ("build: [new, old]", "build: [new, odl]", "unknown build 'odl'; did you mean old?"),
+        ("{build: old, mode: none}", "{build: old, mode: non}", "did you mean none?"),
+        ("control: old", "control: ald", "did you mean old-lazy-on-mode-mmap?"),
+        ("aa_of: new-", "aa_of: nev-", "did you mean new-lazy-on-mode-mmap?"),
+        ("workload: text", "workload: txet", "unknown workload 'txet'; did you mean text?"),
+        ("workload: text", "workload: run", "needs a workload of llama-completion"),
+        ("mutant: two", "mutant: one", "must differ"),
+        ("for_build: {old:", "for_build: {odl:", "unknown build 'odl'"),
+        ("old: {source: {binaries: bin/old}}", "old: {like: odl}", "unknown build 'odl'"),
+        ("old: {source: {binaries: bin/old}}", "old: {like: old}", "goes round in a circle"),
+        (
+            "old: {source: {binaries: bin/old}}",
+            "old: {like: new, cmake: {A: 1}}",
+            "take no patches",
+        ),
+        ("old: {source: {binaries: bin/old}}", "old: {targets: [x]}", "needs a source"),
+        ("old: {source: {binaries: bin/old}}", "old: {source: {folder: x}}", "needs targets"),
+        ("matrix: {build: [new, old], ", "matrix: {", "the factor build"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    message = refusal(tmp_path, old, new)
+    assert expected in message
+    assert message.startswith(f"{tmp_path}/s.yaml:")
+
+
+def test_like_takes_what_is_not_given(tmp_path: Path) -> None:
+    text = MATRIX.replace(
+        "new: {source: {binaries: bin/new}}",
+        "new: {source: {folder: src}, targets: [a], cmake: {X: OFF}}",
+    ).replace(
+        "old: {source: {binaries: bin/old}}", "old: {like: new, label: o, patches: [p.patch]}"
+    )
+    old = plan(tmp_path, text).builds["old"]
+    assert old.targets == ("a",)
+    assert old.cmake == {"X": "OFF"}
+    assert old.patches == ("p.patch",)
+
+
+def test_builds_that_no_arm_uses_are_left_out(tmp_path: Path) -> None:
+    text = MATRIX.replace("old: {", "spare: {source: {binaries: x}}\n  old: {")
+    assert list(plan(tmp_path, text).builds) == ["new", "old"]
+
+
+def test_studies_are_found_by_name_or_path(tmp_path: Path) -> None:
+    folder = tmp_path / "config" / "studies"
+    folder.mkdir(parents=True)
+    (folder / "demo.yaml").write_text(MATRIX)
+    assert find_study("demo", tmp_path) == folder / "demo.yaml"
+    assert find_study(str(folder / "demo.yaml"), Path("elsewhere")) == folder / "demo.yaml"
+    with pytest.raises(ColdbenchError, match=r"did you mean demo\?"):
+        find_study("dmeo", tmp_path)
+    with pytest.raises(ColdbenchError, match="no such study file"):
+        find_study("absent.yaml", tmp_path)
+
+
+def test_settings_are_strict(tmp_path: Path) -> None:
+    folder = tmp_path / "config" / "studies"
+    folder.mkdir(parents=True)
+    (folder / "demo.yaml").write_text(MATRIX)
+    settings, opened = open_study({"study": "demo", "results": "out"}, tmp_path)
+    assert (settings.results, opened.name) == ("out", "demo")
+    with pytest.raises(ColdbenchError, match=r"unknown setting; did you mean study\?"):
+        open_study({"stduy": "demo"}, tmp_path)
+    with pytest.raises(ColdbenchError, match="quote it"):
+        open_study({"study": float("inf")}, tmp_path)
+    with pytest.raises(ColdbenchError, match="quote it"):
+        open_study({"study": "demo", "results": 7}, tmp_path)
+
+
+def test_the_committed_studies_expand() -> None:
+    root = Path(__file__).parents[2]
+    for path in sorted((root / "config" / "studies").glob("*.yaml")):
+        assert Plan(path).arms

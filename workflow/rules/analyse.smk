@@ -1,0 +1,19 @@
+# Analysis: all raw records of the study in one file, and the tidy summary of its cells.
+
+
+rule summary:
+    input:
+        receipts=receipts(),
+    output:
+        runs=f"{RESULTS}/runs.jsonl",
+        summary=f"{RESULTS}/summary.csv",
+    log:
+        f"{RESULTS}/logs/summary.log",
+    params:
+        results=RESULTS,
+    conda:
+        "../../envs/analyse.yaml"
+    message:
+        "summary"
+    script:
+        "../scripts/summary.py"

@@ -1,0 +1,76 @@
+# What the rules share: the plan of the study, and where its files stand.
+#
+#   RESULTS/models/MODEL.json, builds/BUILD.json   records of what was prepared (the cache has it)
+#   RESULTS/raw/MODEL/WORKLOAD/block-NNN.jsonl     every run, append-only, not owned by Snakemake
+#   RESULTS/blocks/MODEL/WORKLOAD/NNN.json         receipt: this block is complete
+#   RESULTS/identity/MODEL.json                    receipt of the identity check
+
+import re
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from coldbench.common.errors import ColdbenchError
+from coldbench.common.locks import keep_alone
+from coldbench.sources import stamps
+from coldbench.study.settings import open_study
+
+try:
+    SETTINGS, PLAN = open_study(config, workflow.basedir)
+except ColdbenchError as error:
+    raise WorkflowError(str(error)) from None
+RESULTS = f"{SETTINGS.results}/{PLAN.name}"
+
+
+wildcard_constraints:
+    model="|".join(map(re.escape, PLAN.models)),
+    build="|".join(map(re.escape, PLAN.builds)),
+    workload="|".join(map(re.escape, PLAN.workloads)),
+    block=r"\d{3}",
+
+
+def hold_results():
+    """Keep a second workflow out of this study's results for as long as this one lives."""
+    keep_alone(Path(RESULTS))
+
+
+def model_spec(wildcards):
+    return PLAN.models[wildcards.model].model_dump_json(exclude={"label"})
+
+
+def model_stamp(wildcards):
+    return stamps.model_stamp(PLAN.models[wildcards.model])
+
+
+def build_spec(wildcards):
+    return PLAN.builds[wildcards.build].model_dump_json(exclude={"label", "like"})
+
+
+def build_stamp(wildcards):
+    return stamps.build_stamp(PLAN.builds[wildcards.build])
+
+
+def block_spec(wildcards):
+    return PLAN.block(
+        wildcards.model, wildcards.workload, int(wildcards.block)
+    ).model_dump_json()
+
+
+def identity_spec(wildcards):
+    return PLAN.identity(wildcards.model).model_dump_json()
+
+
+def presentation(wildcards):
+    return PLAN.presentation().model_dump_json()
+
+
+def receipts():
+    """Return the receipts of everything this study measures."""
+    blocks = expand(
+        f"{RESULTS}/blocks/{{model}}/{{workload}}/{{block:03d}}.json",
+        model=PLAN.models,
+        workload=PLAN.workloads,
+        block=range(1, PLAN.blocks + 1),
+    )
+    identity = expand(f"{RESULTS}/identity/{{model}}.json", model=PLAN.models)
+    return blocks + (identity if PLAN.file.identity else [])

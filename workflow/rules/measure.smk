@@ -1,0 +1,46 @@
+# Measuring: one job at a time on the whole machine, each a block of interleaved runs.
+#
+# The receipts are Snakemake's; the raw records are append-only and not, so that no rerun, failure
+# or kill ever deletes a measurement.
+
+
+rule block:
+    input:
+        launcher=rules.launcher.output,
+        model=rules.model.output,
+        builds=expand(rules.build.output, build=PLAN.builds),
+    output:
+        f"{RESULTS}/blocks/{{model}}/{{workload}}/{{block}}.json",
+    log:
+        f"{RESULTS}/logs/blocks/{{model}}/{{workload}}/{{block}}.log",
+    params:
+        spec=block_spec,
+        results=RESULTS,
+    threads: workflow.cores
+    conda:
+        "../../envs/measure.yaml"
+    message:
+        "block {wildcards.block}: {wildcards.model}, {wildcards.workload}"
+    script:
+        "../scripts/block.py"
+
+
+rule identity:
+    input:
+        launcher=rules.launcher.output,
+        model=rules.model.output,
+        builds=expand(rules.build.output, build=PLAN.builds),
+    output:
+        f"{RESULTS}/identity/{{model}}.json",
+    log:
+        f"{RESULTS}/logs/identity/{{model}}.log",
+    params:
+        spec=identity_spec,
+        results=RESULTS,
+    threads: workflow.cores
+    conda:
+        "../../envs/measure.yaml"
+    message:
+        "identity: {wildcards.model}"
+    script:
+        "../scripts/identity.py"

@@ -1,0 +1,41 @@
+# Publishing: the comparison matrix, and where every figure in it comes from.
+
+
+rule matrix:
+    input:
+        receipts=receipts(),
+    output:
+        markdown=f"{RESULTS}/matrix.md",
+        csv=f"{RESULTS}/matrix.csv",
+        verdicts=f"{RESULTS}/verdicts.csv",
+    log:
+        f"{RESULTS}/logs/matrix.log",
+    params:
+        results=RESULTS,
+        presentation=presentation,
+    conda:
+        "../../envs/analyse.yaml"
+    message:
+        "matrix"
+    script:
+        "../scripts/matrix.py"
+
+
+rule provenance:
+    input:
+        models=expand(rules.model.output, model=PLAN.models),
+        builds=expand(rules.build.output, build=PLAN.builds),
+        receipts=receipts(),
+    output:
+        f"{RESULTS}/provenance.json",
+    log:
+        f"{RESULTS}/logs/provenance.log",
+    params:
+        results=RESULTS,
+        study=str(PLAN.path),
+    conda:
+        "../../envs/analyse.yaml"
+    message:
+        "provenance"
+    script:
+        "../scripts/provenance.py"

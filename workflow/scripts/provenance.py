@@ -1,0 +1,17 @@
+from pathlib import Path
+
+from coldbench.common.job import job
+from coldbench.common.files import read_records, write_json
+from coldbench.publish.provenance import provenance
+
+with job(snakemake.log[0]):
+    write_json(
+        Path(snakemake.output[0]),
+        provenance(
+            Path(snakemake.params.study),
+            models=read_records(snakemake.input.models),
+            builds=read_records(snakemake.input.builds),
+            results=Path(snakemake.params.results),
+            receipts=[Path(receipt) for receipt in snakemake.input.receipts],
+        ),
+    )
