@@ -23,7 +23,7 @@ CacheState = Literal["cold", "warm", "unmeasured"]
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class Exit(_Record):

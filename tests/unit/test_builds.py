@@ -5,10 +5,12 @@ import io
 import os
 import signal
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from coldbench.common.errors import ColdbenchError
@@ -292,6 +294,27 @@ def test_no_compiler_is_one_line(
     with pytest.raises(ColdbenchError, match="build-essential") as caught:
         prepare_build("b", toy(source), tmp_path / "cache")
     assert "\n" not in str(caught.value)
+
+
+def test_a_killed_job_leaves_no_compile_behind(source: Path, tmp_path: Path) -> None:
+    waiting = "add_custom_target(wait COMMAND sleep 600)\nadd_dependencies(toy wait)\n"
+    (source / "CMakeLists.txt").write_text(CMAKE_LISTS + waiting)
+    call = (
+        "import sys, pathlib; from coldbench.sources.builds import prepare_build;"
+        "from coldbench.study.schema import Build;"
+        "prepare_build('b', Build.model_validate_json(sys.argv[1]), pathlib.Path(sys.argv[2]))"
+    )
+    arguments = [sys.executable, "-c", call, toy(source).model_dump_json(), str(tmp_path / "cache")]
+    with subprocess.Popen(arguments) as job:
+        children: list[psutil.Process] = []
+        while job.poll() is None and not any(one.name() == "sleep" for one in children):
+            children = psutil.Process(job.pid).children(recursive=True)
+        job.kill()
+    assert children
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert alive == []
+    (source / "CMakeLists.txt").write_text(CMAKE_LISTS)
+    assert output(prepare_build("b", toy(source), tmp_path / "cache")) == "1\n"
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def test_a_real_run_gives_both_rates_the_load_time_and_the_settings():
     assert result.status == "ok"
     assert result.metrics == {"prompt_tps": ROW["speed_pp"], "generation_tps": ROW["speed_tg"]}
     stderr = (REAL / "batched_bench.stderr").read_text(encoding="utf-8")
-    assert f"load time = {result.load_s * 1e3:11.2f} ms" in stderr
+    assert f"load time = {result.load_s * 1e3:10.2f} ms" in stderr
     assert result.effective == {
         "load_mode": "mmap",
         "lazy": "off",

@@ -156,6 +156,10 @@ def test_the_engine_s_own_error_line_is_in_the_reason(tmp_path):
     assert result.reason == "exit status 1: error: invalid argument: --no-mmap"
 
 
+KEYS = sorted(
+    {*json.loads((DATA / "bench_old.json").read_text(encoding="utf-8"))[0], "load_mode", "a"}
+    | json.loads((REAL / "batched_bench.stdout").read_text(encoding="utf-8")).keys()
+)
 REAL_OUTPUT = [path.read_bytes() for path in sorted(REAL.glob("*.std*"))]
 CASES = [path.read_bytes() for path in sorted(DATA.glob("bench*"))]
 BYTES = st.one_of(
@@ -168,28 +172,7 @@ BYTES = st.one_of(
         lambda inner: (
             st.lists(inner, max_size=3)
             | st.dictionaries(
-                st.sampled_from(
-                    [
-                        "n_prompt",
-                        "n_gen",
-                        "n_depth",
-                        "samples_ns",
-                        "samples_ts",
-                        "avg_ts",
-                        "stddev_ns",
-                        "pp",
-                        "tg",
-                        "pl",
-                        "t_pp",
-                        "t_tg",
-                        "speed_pp",
-                        "speed_tg",
-                        "n_threads",
-                        "load_mode",
-                        "use_mmap",
-                        "a",
-                    ]
-                ),
+                st.sampled_from(KEYS),
                 inner,
             )
         ),

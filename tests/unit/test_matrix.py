@@ -25,7 +25,9 @@ def ok(*arms):
 def claim(treatment="lazy", control="eager", metric="prompt_tps", state="cold", **more):
     settings = {"name": "laziness", "model": "gemma", "workload": "pp512", "margin": 0.03}
     settings |= {"better": None}
-    return Claim(treatment=treatment, control=control, metric=metric, state=state, **settings | more)
+    return Claim(
+        treatment=treatment, control=control, metric=metric, state=state, **settings | more
+    )
 
 
 def study_runs():
@@ -78,22 +80,45 @@ def grid(text, heading):
 
 # --- the whole document -------------------------------------------------------------------------
 
-EXPECTED_HEAD = """\
+EXPECTED = """\
 # Lazy tables
 
 Host: cpu Xeon, 2 CPUs; kernel 6.18; **read_ahead_kb 8192**.
-"""
 
-EXPECTED_TABLE = """\
+A figure is the median (smallest–largest) over fresh processes, one a block; *runs* says how many. Cold: no page of the model was in the page cache before the start; warm: after an identical run that is not counted. *Identity* is the start of the md5 of the greedy text.
+
 ## gemma
 
-| arm   | identity    |   cold runs |       cold prompt, t/s |   cold generation, t/s |   cold peak RSS, MiB |   cold bytes read, MiB |   cold major faults |   cold table resident after, % |   warm runs |       warm prompt, t/s |   warm generation, t/s |   warm bytes read, MiB |
-|:------|:------------|------------:|-----------------------:|-----------------------:|---------------------:|-----------------------:|--------------------:|-------------------------------:|------------:|-----------------------:|-----------------------:|-----------------------:|
-| lazy  | 0a1b2c3d ok |           3 |    630.0 (620.0–640.0) |                   93.0 |                173.0 |       24.0 (24.0–24.0) |               9,864 |                            2.0 |           3 |    1,720 (1,710–1,730) |       93.0 (92.5–93.5) |                      0 |
-| eager | 0a1b2c3d ok |           3 |    1,700 (1,650–1,720) |                   93.0 |                649.0 |    642.0 (642.0–642.0) |             2 (1–3) |                          100.0 |           3 |    1,720 (1,710–1,730) |       93.0 (92.5–93.5) |                      0 |
-| twin  | 0a1b2c3d ok |           3 |    1,690 (1,660–1,725) |                   93.0 |                649.0 |    642.0 (642.0–642.0) |             2 (1–3) |                          100.0 |           3 |    1,720 (1,710–1,730) |       93.0 (92.5–93.5) |                      0 |
+| arm   | identity    |   cold runs |    cold prompt, t/s |   cold generation, t/s |   cold peak RSS, MiB |   cold bytes read, MiB |   cold major faults |   cold table resident after, % |   warm runs |    warm prompt, t/s |   warm generation, t/s |   warm bytes read, MiB |
+|:------|:------------|------------:|--------------------:|-----------------------:|---------------------:|-----------------------:|--------------------:|-------------------------------:|------------:|--------------------:|-----------------------:|-----------------------:|
+| lazy  | 0a1b2c3d ok |           3 | 630.0 (620.0–640.0) |                   93.0 |                173.0 |                   24.0 |               9,864 |                            2.0 |           3 | 1,720 (1,710–1,730) |       93.0 (92.5–93.5) |                      0 |
+| eager | 0a1b2c3d ok |           3 | 1,700 (1,650–1,720) |                   93.0 |                649.0 |                  642.0 |             2 (1–3) |                          100.0 |           3 | 1,720 (1,710–1,730) |       93.0 (92.5–93.5) |                      0 |
+| twin  | 0a1b2c3d ok |           3 | 1,690 (1,660–1,725) |                   93.0 |                649.0 |                  642.0 |             2 (1–3) |                          100.0 |           3 | 1,720 (1,710–1,730) |       93.0 (92.5–93.5) |                      0 |
 
 - eager and twin are the same in effect.
+
+## Comparisons
+
+A ratio is treatment over control: exp of the mean log ratio within blocks, with its 95% paired t interval over n blocks. A difference must exceed 1% and the A/A spread at p ≤ 0.05 after Holm's correction over all comparisons and, from 6 blocks on, at sign-flip p ≤ 0.05; with fewer it is exploratory unless its interval clears 10%. Equivalence takes two one-sided tests inside the margin and 6 blocks. *Needs*: the blocks that would resolve the margin if effect and scatter stay as they are.
+
+| comparison   | model   | state   | metric     | treatment   | control   |   ratio |   95% interval |   n |   A/A spread | verdict        |   needs | notes          |
+|:-------------|:--------|:--------|:-----------|:------------|:----------|--------:|---------------:|----:|-------------:|:---------------|--------:|:---------------|
+| laziness     | gemma   | cold    | prompt     | lazy        | eager     |   0.373 |    0.352–0.395 |   3 |         0.1% | slower         |         |                |
+| laziness     | gemma   | cold    | bytes read | lazy        | eager     |  0.0374 |  0.0374–0.0374 |   3 |         0.0% | lower          |         |                |
+| laziness     | gemma   | warm    | bytes read | lazy        | eager     |     n/a |            n/a |   0 |          n/a | not comparable |         | 0 in both arms |
+
+## A/A controls
+
+Here treatment and control are the same arm, so that any effect is the experiment's own. ALARM: it shows a difference that cannot be there; mistrust the comparisons beside it.
+
+| model   | state   | metric     | treatment   | control   |   ratio |   95% interval |   n | verdict        | notes               |
+|:--------|:--------|:-----------|:------------|:----------|--------:|---------------:|----:|:---------------|:--------------------|
+| gemma   | cold    | prompt     | twin        | eager     |   1.001 |    0.986–1.017 |   3 | agrees         | interval includes 1 |
+| gemma   | cold    | generation | twin        | eager     |   1.000 |    1.000–1.000 |   3 | agrees         | interval includes 1 |
+| gemma   | cold    | bytes read | twin        | eager     |   1.000 |    1.000–1.000 |   3 | agrees         | interval includes 1 |
+| gemma   | warm    | prompt     | twin        | eager     |   1.000 |    1.000–1.000 |   3 | agrees         | interval includes 1 |
+| gemma   | warm    | generation | twin        | eager     |   1.000 |    1.000–1.000 |   3 | agrees         | interval includes 1 |
+| gemma   | warm    | bytes read | twin        | eager     |     n/a |            n/a |   0 | not comparable | 0 in both arms      |
 """  # noqa: E501
 
 
@@ -106,10 +131,282 @@ def test_the_whole_document():
         hosts=[{"cpu": "Xeon, 2 CPUs", "kernel": "6.18", "read_ahead_kb": "8192"}],
         notes={"gemma": ["eager and twin are the same in effect."]},
     )
-    text = markdown(document)
-    print(text)
-    assert text.startswith(EXPECTED_HEAD)
-    assert EXPECTED_TABLE in text
+    assert markdown(document) == EXPECTED
 
 
 # --- what stands in a row -----------------------------------------------------------------------
+
+
+def rows_of(document, heading="## gemma"):
+    header, _, *rows = grid(markdown(document), heading)
+    return {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+
+
+def test_failed_runs_are_counted_and_say_why():
+    runs = [run for run in study_runs() if (run.arm, run.state, run.block) != ("lazy", "cold", 2)]
+    runs.append(fabricated_run("lazy", 2, status="void", reason="exit 0 without a result"))
+    runs.append(
+        fabricated_run("lazy", 2, attempt=2, status="failed", reason="killed: illegal instruction")
+    )
+    document = laid_out(runs)
+    row = rows_of(document)["lazy"]
+    assert row["cold runs"] == "2 of 4 [1]"
+    assert row["cold prompt, t/s"] == "625.0 (620.0–630.0)"
+    assert row["warm runs"] == "3"
+    assert document.tables[0].numbered_notes == (
+        "lazy, cold: 1 of 4 runs failed: killed: illegal instruction; "
+        "1 of 4 runs void: exit 0 without a result",
+    )
+
+
+def test_an_arm_that_never_ran_well_has_its_status_for_figures_and_the_matrix_goes_on():
+    runs = [run for run in study_runs() if (run.arm, run.state) != ("lazy", "cold")]
+    runs += [
+        fabricated_run("lazy", block, status="refused", reason="build old does not know --lazy")
+        for block in (1, 2, 3)
+    ]
+    document = laid_out(runs)
+    rows = rows_of(document)
+    assert rows["lazy"]["cold runs"] == "0 of 3 [1]"
+    cold = {rows["lazy"][name] for name in rows["lazy"] if name.startswith("cold ")}
+    assert cold == {"0 of 3 [1]", "refused"}
+    assert rows["eager"]["cold prompt, t/s"] == "1,700 (1,650–1,720)"
+    assert "- [1] lazy, cold: 3 of 3 runs refused: build old does not know --lazy" in markdown(
+        document
+    )
+
+
+def test_an_arm_whose_identity_failed_has_no_figure_anywhere_but_the_reason():
+    document = laid_out(
+        study_runs(),
+        claims=[claim(), claim("twin", "eager")],
+        arms=("lazy", "eager", "twin"),
+        identity=ok("eager", "twin") | {("gemma", "lazy"): FAILED},
+    )
+    row = rows_of(document)["lazy"]
+    assert row["identity"] == "FAILED [1]"
+    figures = {row[name] for name in row if name not in {"arm", "identity"}}
+    assert figures == {"withheld", "3"}
+    assert document.tables[0].numbered_notes == (f"lazy, identity: {FAILED.reason}",)
+    verdict, other = (row.verdict for row in document.claims)
+    assert (verdict.status, verdict.ratio) == ("not comparable", None)
+    assert verdict.reason == "identity of lazy failed"
+    assert other.ratio is not None
+    (line,) = [row for row in records(matrix_csv(document)) if row["arm"] == "lazy"]
+    assert line["cold_prompt_tps_median"] == ""
+    assert line["identity_reason"] == FAILED.reason
+
+
+def test_an_arm_whose_identity_was_not_checked_says_so():
+    document = laid_out(study_runs(), identity=ok("lazy"))
+    assert rows_of(document)["eager"]["identity"] == "not checked"
+
+
+def test_a_figure_of_fewer_runs_than_the_others_shows_its_number():
+    runs = study_runs()
+    runs[0] = runs[0].model_copy(update={"io": runs[0].io.model_copy(update={"read_bytes": None})})
+    row = rows_of(laid_out(runs))["lazy"]
+    assert row["cold bytes read, MiB"] == "24.0 n=2"
+    assert row["cold runs"] == "3"
+
+
+def test_what_could_not_be_had_is_not_available_and_nothing_read_is_zero():
+    runs = [
+        fabricated_run("lazy", block, metrics={"prompt_tps": 5.0}, peak_rss=None, read=0)
+        for block in (1, 2)
+    ]
+    row = rows_of(laid_out(runs))["lazy"]
+    assert row["cold peak RSS, MiB"] == "n/a"
+    assert row["cold bytes read, MiB"] == "0"
+
+
+def test_columns_follow_what_the_workload_and_the_model_have():
+    runs = [
+        fabricated_run("lazy", 1, state="warm", metrics={"gathers": 7.0}, table_after=None),
+        fabricated_run("eager", 1, state="warm", metrics={"gathers": 9.5}, table_after=None),
+    ]
+    document = laid_out(runs, units={"gathers": "1/s"})
+    assert document.tables[0].columns == (
+        Column("warm", "read_bytes"),
+        Column("warm", "gathers", "1/s"),
+    )
+    assert rows_of(document)["eager"]["warm gathers, 1/s"] == "9.50"
+
+
+def test_an_arm_of_the_plan_without_a_record_still_has_a_row():
+    row = rows_of(laid_out(study_runs(), arms=("lazy", "eager", "later")))["later"]
+    assert (row["cold runs"], row["cold prompt, t/s"]) == ("0", "n/a")
+
+
+def test_every_model_and_workload_with_records_has_a_table_in_the_plans_order():
+    runs = study_runs()
+    runs += [fabricated_run("lazy", 1, model="qwen", workload=name) for name in ("tg", "pp512")]
+    document = laid_out(
+        runs,
+        models={"qwen": "Qwen stand-in", "gemma": "gemma", "absent": "absent"},
+        workloads={"pp512": "pp512", "tg": "Generation"},
+    )
+    assert [(table.model, table.workload) for table in document.tables] == [
+        ("qwen", "pp512"),
+        ("qwen", "tg"),
+        ("gemma", "pp512"),
+    ]
+    text = markdown(document)
+    assert "## qwen: Qwen stand-in\n\n### pp512\n" in text
+    assert "### tg: Generation\n" in text
+
+
+def test_a_figure_keeps_base_units_and_its_number_of_runs():
+    table = laid_out(study_runs()).tables[0]
+    figures = table.rows[0].figures
+    assert figures[Column("cold", "prompt_tps")] == Figure(630.0, 620.0, 640.0, 3)
+    assert figures[Column("cold", "peak_rss_bytes")] == Figure(173 * MIB, 173 * MIB, 173 * MIB, 3)
+
+
+def test_the_order_of_the_records_does_not_change_a_byte():
+    runs = study_runs()
+    settings = {"claims": [claim()], "aa_pairs": [("eager", "twin")]}
+    here, there = laid_out(runs, **settings), laid_out(runs[::-1], **settings)
+    assert markdown(here) == markdown(there)
+    assert matrix_csv(here) == matrix_csv(there)
+
+
+def test_labels_and_reasons_cannot_break_the_table_or_turn_into_markup():
+    reason = "said `a|b`\nand <b>, see __init__ [1]"
+    runs = [*study_runs(), fabricated_run("lazy", 4, status="failed", reason=reason)]
+    text = markdown(laid_out(runs, title="a|b\n# c", models={"gemma": "x * y"}))
+    assert text.startswith("# a\\|b # c\n")
+    assert "## gemma: x \\* y\n" in text
+    note = r"- [1] lazy, cold: 1 of 4 runs failed: said \`a\|b\` and \<b\>, see \__init_\_ \[1\]"
+    assert note in text
+
+
+# --- verdicts in words --------------------------------------------------------------------------
+
+
+def judged(status, metric="prompt_tps", value=2.0, **more):
+    verdict = Verdict(status, Ratio(value, value, value, 8), p=0.01, **more)
+    return VerdictRow(claim(metric=metric), verdict)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (judged("faster"), "faster"),
+        (judged("slower", "wall_s"), "slower"),
+        (judged("slower", "read_bytes", 2.0), "higher"),
+        (judged("faster", "peak_rss_bytes", 0.5), "lower"),
+        (judged("faster", "major_faults", 0.5), "lower"),
+        (judged("faster", "gathers"), "better"),
+        (judged("slower", "gathers"), "worse"),
+        (judged("equivalent", "read_bytes"), "equivalent"),
+        (judged("inconclusive"), "inconclusive"),
+        (VerdictRow(claim(), Verdict("not comparable")), "not comparable"),
+        (VerdictRow(claim(), judged("slower").verdict, control=True), "ALARM"),
+        (VerdictRow(claim(), judged("inconclusive").verdict, control=True), "agrees"),
+        (VerdictRow(claim(), Verdict("inconclusive"), control=True), "too few blocks"),
+    ],
+)
+def test_a_verdict_is_said_in_the_words_of_its_metric(row, said):
+    assert word(row) == said
+
+
+def test_exploratory_verdicts_and_the_blocks_still_needed_stand_in_the_table():
+    runs = [
+        fabricated_run(arm, block, metrics={"prompt_tps": rate})
+        for arm, rates in {
+            "lazy": [105.0, 105.5, 104.8],
+            "eager": [100.0, 100.2, 100.1],
+            "noisy": [90.0, 108.0, 103.0],
+        }.items()
+        for block, rate in enumerate(rates, start=1)
+    ]
+    document = laid_out(runs, claims=[claim(), claim("noisy")], arms=("lazy", "eager", "noisy"))
+    header, _, *rows = grid(markdown(document), "## Comparisons")
+    lazy, noisy = (dict(zip(header, row, strict=True)) for row in rows)
+    assert (lazy["verdict"], lazy["needs"]) == ("faster (exploratory)", "")
+    assert (noisy["verdict"], noisy["notes"]) == ("inconclusive", "interval includes 1")
+    assert int(noisy["needs"]) > 3
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metric", "largest", "values", "text"),
+    [
+        ("prompt_tps", 1732.4, (1732.4, 1690.2, 1755.0), "1,732 (1,690–1,755)"),
+        ("prompt_tps", 93.0, (93.04, 92.3, 93.5), "93.0 (92.3–93.5)"),
+        ("prompt_tps", 12.9, (12.84, 4.18, 12.9), "12.8 (4.2–12.9)"),
+        ("prompt_tps", 0.24, (0.2394, 0.2386, 0.24), "0.239 (0.239–0.240)"),
+        ("wall_s", 2.5, (2.5, 2.5, 2.5), "2.50"),
+        ("read_bytes", 649 * MIB, (649 * MIB, 649 * MIB, 649 * MIB), "649.0"),
+        ("read_bytes", 28.4 * 2**30, (2.16 * 2**30, 2 * 2**30, 28.4 * 2**30), "2.16 (2.00–28.40)"),
+        ("read_bytes", 649 * MIB, (4096, 0, 8192), "0.00391 (0–0.00781)"),
+        ("read_bytes", 0, (0, 0, 0), "0"),
+        ("major_faults", 9864, (9864, 2, 9866), "9,864 (2–9,866)"),
+        ("major_faults", 3, (2.5, 2, 3), "2.5 (2.0–3.0)"),
+        ("table_residency", 1.0, (0.002, 0.0015, 1.0), "0.2 (0.1–100.0)"),
+    ],
+)
+def test_figures_have_the_digits_a_reader_can_use(metric, largest, values, text):
+    assert spread(*values, unit_for(metric, largest)) == text
+
+
+def test_large_columns_are_in_gib_and_small_ones_in_mib():
+    assert unit_for("read_bytes", 28 * 2**30).name == "GiB"
+    assert unit_for("read_bytes", 649 * MIB).name == "MiB"
+
+
+def test_ratios_keep_three_digits_whatever_their_size():
+    assert [ratio(value) for value in (0.00037, 0.0374, 0.985, 2.708, 48.31, 731.2)] == [
+        "0.000370",
+        "0.0374",
+        "0.985",
+        "2.708",
+        "48.3",
+        "731",
+    ]
+    assert ratio(None) == "n/a"
+    assert interval(1e-30, 3e40, 1.0) == "1.0e-30–3.0e+40"
+    assert interval(None, None, 1.0) == "n/a"
+
+
+# --- CSV ----------------------------------------------------------------------------------------
+
+
+def records(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_the_csv_has_one_row_an_arm_with_plain_numbers_in_base_units():
+    lazy, eager = records(matrix_csv(laid_out(study_runs())))
+    assert (lazy["model"], lazy["workload"], lazy["arm"]) == ("gemma", "pp512", "lazy")
+    assert (lazy["identity"], lazy["md5"]) == ("ok", "0a1b2c3d4e5f")
+    assert (lazy["cold_runs_ok"], lazy["cold_runs"]) == ("3", "3")
+    names = [f"cold_prompt_tps_{figure}" for figure in ("median", "min", "max", "n")]
+    assert [eager[name] for name in names] == ["1700", "1650", "1720", "3"]
+    assert lazy["cold_peak_rss_bytes_median"] == str(173 * MIB)
+    assert lazy["cold_table_residency_median"] == "0.01953125"
+    assert lazy["warm_read_bytes_median"] == "0"
+
+
+def test_tables_with_different_columns_share_one_csv_header():
+    runs = [
+        fabricated_run("lazy", 1, metrics={"prompt_tps": 5.0}),
+        fabricated_run("lazy", 1, workload="own", metrics={"gathers": 7.0}, state="warm"),
+    ]
+    document = laid_out(runs, arms=("lazy",), workloads={"pp512": "pp512", "own": "own"})
+    bench, own = records(matrix_csv(document))
+    assert (bench["cold_prompt_tps_median"], bench["warm_gathers_median"]) == ("5", "")
+    assert (own["cold_prompt_tps_median"], own["warm_gathers_median"]) == ("", "7")
+    assert (own["cold_runs"], own["warm_runs"]) == ("0", "1")
+
+
+def test_the_comparisons_csv_has_both_wordings_and_every_p_value():
+    document = laid_out(study_runs(), claims=[claim(metric="read_bytes")], aa_pairs=[])
+    (row,) = records(comparisons_csv(document))
+    assert (row["kind"], row["status"], row["verdict"]) == ("claim", "faster", "lower")
+    assert float(row["ratio"]) == pytest.approx(24 / 642, rel=1e-3)
+    assert 0 < float(row["p"]) == float(row["adjusted_p"]) < 1e-3
+    assert (row["sign_flip_p"], row["n"], row["margin"]) == ("", "3", "0.03")

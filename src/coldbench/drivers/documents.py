@@ -9,7 +9,7 @@ _SPACE = re.compile(r"[\s,]*")
 _BEGINS = re.compile(r"^[ \t]*(?=[\[{])", re.MULTILINE)
 _FOLLOWS = re.compile(r"[ \t,]*(?=[\[{])")
 # what a JSON row looks like when it does not decode: a log line may begin with { or [ as well
-_BROKEN = re.compile(r'\{\s*"|\[\s*(?:\{\s*"|\Z)')
+_BROKEN = re.compile(r'\{\s*(?:"|\Z)|\[\s*(?:\{\s*(?:"|\Z)|\Z)')
 _BARE = re.compile(r"(?<=[:\[,])(\s*)(-?(?:nan|inf(?:inity)?))(?:\(ind\))?(?=\s*[,\]}])", re.I)
 
 

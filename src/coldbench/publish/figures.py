@@ -51,10 +51,10 @@ def unit_for(metric: str, largest: float, own: str = "") -> Unit:
 
 
 def spread(median: float, low: float, high: float, unit: Unit) -> str:
-    """Return `median (low–high)`, all with the digits of the median; one number if all agree."""
+    """Return `median (low–high)`, all with the digits of the median; one number if they agree."""
     decimals = _decimals(median or high, unit)
     texts = [_digits(value / unit.per, decimals) for value in (median, low, high)]
-    return texts[0] if low == high else f"{texts[0]} ({texts[1]}–{texts[2]})"
+    return texts[0] if len(set(texts)) == 1 else f"{texts[0]} ({texts[1]}–{texts[2]})"
 
 
 def ratio(value: float | None, like: float | None = None) -> str:

@@ -15,9 +15,7 @@ from coldbench.records import Run
 from coldbench.study.plan import Presentation
 
 
-def publish_summary(
-    results: Path, receipts: Sequence[Path], *, runs: Path, summary: Path
-) -> None:
+def publish_summary(results: Path, receipts: Sequence[Path], *, runs: Path, summary: Path) -> None:
     """Write all raw records as one JSON-lines file, and the tidy summary (one row a figure)."""
     measured = gather(results, receipts)
     write_text(runs, "".join(run.model_dump_json(by_alias=True) + "\n" for run in measured.runs))
@@ -42,7 +40,7 @@ def publish_matrix(
         identity=measured.identity,
         models=presentation.models,
         workloads=presentation.workloads,
-        arms=presentation.arms,
+        arms=list(presentation.arms),
         hosts=[_host(run) for run in _one_a_machine(measured.runs)],
         notes=notes(measured.runs),
         units=presentation.units,
