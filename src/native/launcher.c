@@ -96,14 +96,6 @@ static int open_process_file(pid_t pid, const char *name)
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-static int read_process_file(pid_t pid, const char *name, char *text, size_t size)
-{
-    int file = open_process_file(pid, name), found = read_from_start(file, text, size);
-    if (file >= 0)
-        close(file);
-    return found;
-}
-
 /* One pread of /proc/PID/status: some 20 us, and unlike smaps it takes no lock of the child. */
 static void sample(int status, struct memory *most)
 {
@@ -123,10 +115,10 @@ static void sample(int status, struct memory *most)
 }
 
 /* Of a zombie, before it is reaped: these then hold all of its threads and reaped children. */
-static struct io read_io(pid_t pid)
+static struct io read_io(int file)
 {
     char text[1024];
-    read_process_file(pid, "io", text, sizeof text);
+    read_from_start(file, text, sizeof text);
     return (struct io){number_after(text, "rchar: "), number_after(text, "\nread_bytes: ")};
 }
 
@@ -138,8 +130,11 @@ static void kill_own_children(void)
     for (struct dirent *entry; (entry = readdir(folder));) {
         char text[512];
         pid_t pid = (pid_t)atoi(entry->d_name);
-        if (pid <= 0 || !read_process_file(pid, "stat", text, sizeof text))
+        int file = pid > 0 ? open_process_file(pid, "stat") : -1;
+        if (file < 0)
             continue;
+        read_from_start(file, text, sizeof text);
+        close(file);
         /* "PID (name) state PPID ...": the name may hold anything, so look from its end. */
         char *end = strrchr(text, ')');
         int parent = 0;
@@ -336,6 +331,8 @@ int main(int argc, char **argv)
     if (program == 0)
         become(&options, launcher, out, err, ends[1]);
     close(ends[1]);
+    /* Opened now: a zombie's files in /proc belong to root, whoever it was. */
+    int status = open_process_file(program, "status"), io_file = open_process_file(program, "io");
 
     char temporary[PATH_MAX];
     struct failure failure;
@@ -350,7 +347,6 @@ int main(int argc, char **argv)
         return 0;
     }
 
-    int status = open_process_file(program, "status");
     struct memory most = {-1, -1, -1, -1, -1, -1};
     const char *limit = NULL;
     int stopped_by = -1;
@@ -369,7 +365,7 @@ int main(int argc, char **argv)
         tick_ms = tick_ms * 2 < TICK_MS ? tick_ms * 2 : TICK_MS;
     }
     double wall_s = seconds(CLOCK_MONOTONIC) - start;
-    struct io io = read_io(program);
+    struct io io = read_io(io_file);
     kill(-program, SIGKILL);
     struct rusage usage;
     wait4(program, NULL, 0, &usage);

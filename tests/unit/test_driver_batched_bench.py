@@ -1,10 +1,10 @@
 import json
 
 import pytest
-from driver_outputs import REAL, output, workload
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.drivers.batched_bench import BatchedBenchDriver
+from tests.unit.driver_outputs import REAL, output, workload
 
 DRIVER = BatchedBenchDriver()
 ROW = json.loads((REAL / "batched_bench.stdout").read_text(encoding="utf-8"))

@@ -2,11 +2,11 @@ import json
 import statistics
 
 import pytest
-from driver_outputs import DATA, REAL, output, stub, workload
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.drivers.bench import BenchDriver
 from coldbench.drivers.documents import json_rows
+from tests.unit.driver_outputs import DATA, REAL, output, stub, workload
 
 DRIVER = BenchDriver()
 WORK = workload("llama-bench", "-p", "0", "-n", "16", "-r", "3")

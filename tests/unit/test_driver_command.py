@@ -1,8 +1,8 @@
 import pytest
-from driver_outputs import output, workload
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.drivers.command import CommandDriver
+from tests.unit.driver_outputs import output, workload
 
 DRIVER = CommandDriver()
 RATE = {"regex": r"rate: (\S+) t/s"}

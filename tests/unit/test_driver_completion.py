@@ -1,7 +1,7 @@
 import pytest
-from driver_outputs import REAL, output, stub, workload
 
 from coldbench.drivers.completion import CompletionDriver
+from tests.unit.driver_outputs import REAL, output, stub, workload
 
 DRIVER = CompletionDriver()
 WORK = workload("llama-completion", prompt="Once upon a time", tokens=24)

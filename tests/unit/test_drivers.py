@@ -1,15 +1,14 @@
 import json
 
 import pytest
-from driver_outputs import DATA, OK, REAL, output, stub, workload
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.drivers import DRIVERS, driver_for
 from coldbench.drivers.base import Output
-from coldbench.drivers.metrics import METRICS
+from coldbench.drivers.registry import DRIVERS, driver_for
 from coldbench.records import Exit
+from tests.unit.driver_outputs import DATA, OK, REAL, output, stub, workload
 
 BATCHED = workload("llama-batched-bench", "-npp", "16", "-ntg", "4", "-npl", "1")
 BENCH = workload("llama-bench", "-p", "0", "-n", "16", "-r", "3")
@@ -34,13 +33,6 @@ def test_a_study_may_name_another_program():
     renamed = workload("llama-completion", prompt="x", program="llama-cli")
     assert driver_for(renamed).program(renamed) == "llama-cli"
     assert driver_for(COMMAND).program(COMMAND) == "engine"
-
-
-def test_speed_is_better_high_and_cost_is_better_low():
-    assert {name for name, it in METRICS.items() if it.better == "higher"} == {
-        "prompt_tps",
-        "generation_tps",
-    }
 
 
 ARM_ARGS = ["--lazy-mode", "off", "", "it's a $dir", "-ot", r"blk\.0=CPU", "0123", "{x}"]

@@ -1,7 +1,7 @@
 import pytest
-from driver_outputs import REAL
 
 from coldbench.drivers.engine_log import read_log
+from tests.unit.driver_outputs import REAL
 
 LOADING = "load_tensors: loading model tensors, this can take a while... "
 

@@ -1,8 +1,10 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -342,6 +344,27 @@ def test_physical_reads_of_a_mapped_file_are_counted(run: Run, tmp_path: Path) -
     assert warm.major_faults == 0
     # read(2) is another matter: it never sees a mapping.
     assert known(cold.rchar_bytes) < MIB
+
+
+def test_physical_reads_are_known_to_an_ordinary_user_too(launcher: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("this user is an ordinary one, so the test above has shown it")
+    with tempfile.TemporaryDirectory() as name:  # tmp_path is closed to other users
+        folder = Path(name)
+        folder.chmod(0o777)
+        program = shutil.copy(launcher, folder / "launcher")
+        files = {option: folder / option for option in ("report", "stdout", "stderr")}
+        options = [word for option, path in files.items() for word in (f"--{option}", str(path))]
+        limits = ["--time-limit", "60", "--output-limit", "1000"]
+        subprocess.run(
+            [program, "--parent", str(os.getpid()), *options, *limits, "--", "/bin/sleep", "0.1"],
+            user=65534,
+            check=True,
+        )
+        report = json.loads(files["report"].read_text())
+    assert report["code"] == 0
+    assert report["read_bytes"] >= 0
+    assert report["rchar_bytes"] > 0
 
 
 # --- environment, build ---------------------------------------------------------------------------

@@ -2,7 +2,6 @@ import csv
 import io
 
 import pytest
-from fabricated_runs import cells_of, fabricated_run
 
 from coldbench.analysis.identity import IdentityCell
 from coldbench.analysis.stats import Ratio, Verdict
@@ -13,6 +12,7 @@ from coldbench.publish.figures import interval, ratio, spread, unit_for, word
 from coldbench.publish.markdown import markdown
 from coldbench.publish.matrix import Column, Figure, matrix
 from coldbench.study.plan import Claim
+from tests.unit.fabricated_runs import cells_of, fabricated_run
 
 MIB = 2**20
 FAILED = IdentityCell("f" * 32, False, "text differs from eager (ffffffff against 0a1b2c3d)")
@@ -187,7 +187,7 @@ def test_an_arm_whose_identity_failed_has_no_figure_anywhere_but_the_reason():
     assert row["identity"] == "FAILED [1]"
     figures = {row[name] for name in row if name not in {"arm", "identity"}}
     assert figures == {"withheld", "3"}
-    assert document.tables[0].numbered_notes == (f"lazy, identity: {FAILED.reason}",)
+    assert document.tables[0].numbered_notes == (f"identity: {FAILED.reason}",)
     verdict, other = (row.verdict for row in document.claims)
     assert (verdict.status, verdict.ratio) == ("not comparable", None)
     assert verdict.reason == "identity of lazy failed"
@@ -195,6 +195,13 @@ def test_an_arm_whose_identity_failed_has_no_figure_anywhere_but_the_reason():
     (line,) = [row for row in records(matrix_csv(document)) if row["arm"] == "lazy"]
     assert line["cold_prompt_tps_median"] == ""
     assert line["identity_reason"] == FAILED.reason
+
+
+def test_arms_that_failed_for_one_reason_share_its_note():
+    failed = {("gemma", arm): FAILED for arm in ("lazy", "eager")}
+    document = laid_out(study_runs(), identity=failed)
+    assert [row["identity"] for row in rows_of(document).values()] == ["FAILED [1]"] * 2
+    assert len(document.tables[0].numbered_notes) == 1
 
 
 def test_an_arm_whose_identity_was_not_checked_says_so():
@@ -277,7 +284,7 @@ def test_labels_and_reasons_cannot_break_the_table_or_turn_into_markup():
     text = markdown(laid_out(runs, title="a|b\n# c", models={"gemma": "x * y"}))
     assert text.startswith("# a\\|b # c\n")
     assert "## gemma: x \\* y\n" in text
-    note = r"- [1] lazy, cold: 1 of 4 runs failed: said \`a\|b\` and \<b\>, see \__init_\_ \[1\]"
+    note = r"- [1] lazy, cold: 1 of 4 runs failed: said \`a\|b\` and \<b\>, see \_\_init\_\_ \[1\]"
     assert note in text
 
 

@@ -1,11 +1,14 @@
 """What a study expands to."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.study.plan import Plan, find_study
+from coldbench.study.schema import study_schema
 from coldbench.study.settings import open_study
 
 MATRIX = """\
@@ -210,3 +213,20 @@ def test_the_committed_studies_expand() -> None:
     root = Path(__file__).parents[2]
     for path in sorted((root / "config" / "studies").glob("*.yaml")):
         assert Plan(path).arms
+
+
+def test_the_committed_schema_is_current() -> None:
+    root = Path(__file__).parents[2]
+    committed = json.loads((root / "config" / "study.schema.json").read_text())
+    assert committed == study_schema(), "run: coldbench schema > config/study.schema.json"
+
+
+def test_every_key_of_the_schema_is_documented() -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "config" / "README.md").read_text()
+    documented = {word for code in re.findall(r"`([^`]+)`", text) for word in code.split()}
+    documented = {word.strip("{},:") for word in documented}
+    schema = study_schema()
+    sections = [schema, *schema["$defs"].values()]
+    keys = {key for section in sections for key in section.get("properties", {})}
+    assert keys - documented == set()

@@ -109,7 +109,7 @@ def test_blocks_needed_is_none_where_blocks_cannot_help():
     [([1.0, 0.0], [1.0, 1.0]), ([1.0], [-1.0]), ([1.0, 2.0], [1.0]), ([float("nan")], [1.0])],
 )
 def test_values_without_a_log_ratio_are_refused(treatment, control):
-    with pytest.raises(ValueError, match="paired values|log ratio"):
+    with pytest.raises(ValueError, match=r"paired values|log ratio"):
         log_ratios(treatment, control)
 
 

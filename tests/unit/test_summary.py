@@ -3,10 +3,10 @@ import math
 
 import numpy as np
 import pytest
-from fabricated_runs import cells_of, fabricated_run
 
 from coldbench.analysis.summary import left_out, load_runs, pairs, summarise, tidy
 from coldbench.common.errors import ColdbenchError
+from tests.unit.fabricated_runs import cells_of, fabricated_run
 
 
 def lines(*runs):

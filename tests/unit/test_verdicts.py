@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
-from fabricated_runs import cells_of, fabricated_run
 
 from coldbench.analysis.stats import decide, holm, log_ratios, paired_t_p
 from coldbench.analysis.summary import tidy
 from coldbench.analysis.verdicts import verdicts
 from coldbench.common.errors import ColdbenchError
 from coldbench.study.plan import Claim
+from tests.unit.fabricated_runs import cells_of, fabricated_run
 
 
 def frame_of(runs):

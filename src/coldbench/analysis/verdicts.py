@@ -171,9 +171,10 @@ _SCOPE = ("model", "workload", "state", "metric")
 
 
 def _table_order(scope: _Scope) -> tuple[str, str, str, int, str]:
-    *place, metric = scope
+    model, workload, state, metric = scope
     order = list(METRICS)
-    return *place, order.index(metric) if metric in order else len(order), metric
+    place = order.index(metric) if metric in METRICS else len(order)
+    return model, workload, state, place, metric
 
 
 def _scope(claim: Claim) -> _Scope:

@@ -28,6 +28,7 @@ from coldbench.drivers.base import (
     excerpt,
     failure,
     figure,
+    refuse_damaged,
 )
 from coldbench.drivers.documents import json_rows
 from coldbench.drivers.engine_log import read_log
@@ -106,16 +107,13 @@ class BatchedBenchDriver:
             return replace(seen, status="failed", reason=reason)
         try:
             test = _test(workload)
-            if damaged:
-                raise UnusableError(
-                    "invalid", f"partial: JSON cut off after {len(rows)} whole rows"
-                )
+            refuse_damaged(rows, damaged)
             if not rows:
                 raise UnusableError("void", _why_no_row(test, output))
             metrics = _metrics(test, rows)
         except UnusableError as unusable:
             return replace(seen, status=unusable.status, reason=unusable.reason)
-        if isinstance(threads := rows[0].get("n_threads"), int):
+        if type(threads := rows[0].get("n_threads")) is int:
             effective.setdefault("threads", threads)
         load = _LOAD.search(output.stderr)
         return replace(seen, metrics=metrics, load_s=float(load[1]) / 1e3 if load else None)

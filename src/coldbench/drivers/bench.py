@@ -22,6 +22,7 @@ from coldbench.drivers.base import (
     excerpt,
     failure,
     figure,
+    refuse_damaged,
 )
 from coldbench.drivers.documents import json_rows
 from coldbench.drivers.engine_log import read_log
@@ -147,10 +148,7 @@ class BenchDriver:
             return replace(seen, status="failed", reason=reason)
         tests = _tests(workload)
         try:
-            if damaged:
-                raise UnusableError(
-                    "invalid", f"partial: JSON cut off after {len(rows)} whole rows"
-                )
+            refuse_damaged(rows, damaged)
             if not rows:
                 raise UnusableError("void", _why_no_row(tests, output))
             found = _match(tests, rows)
@@ -225,5 +223,5 @@ def _complete(effective: dict[str, Any], row: dict[str, Any]) -> None:
         mode = "dio" if row.get("use_direct_io") is True else "mmap" if row["use_mmap"] else "none"
     if isinstance(mode, str) and mode != "auto":
         effective.setdefault("load_mode", mode)
-    if isinstance(threads := row.get("n_threads"), int):
+    if type(threads := row.get("n_threads")) is int:
         effective.setdefault("threads", threads)

@@ -15,12 +15,16 @@ _INPUT_TENSOR = re.compile(r"(?:per_layer_)?token_embd\.|position_embd\.|token_t
 _OVERRIDE = ("-ot", "--override-tensor")
 _LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
 _LAZY = ("-lzm", "--lazy-mode")
-_OBSERVABLE = frozenset(
+OBSERVABLE_FLAGS = frozenset(
     {*_OVERRIDE, *_LAYERS, *_LAZY}
-    | {"-lm", "--load-mode", "-mmp", "--mmap", "--no-mmap", "--mlock", "-dio", "--direct-io"}
+    | {"-lm", "--load-mode", "-mmp", "--mmap", "--no-mmap", "-dio", "--direct-io"}
     | {"-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe", "--repack", "-nr", "--no-repack"}
     | {"--no-host", "-t", "--threads"}
 )
+"""Flags of llama.cpp's tools whose whole effect a run's `effective` settings show.
+
+Arms that differ in these alone and have equal settings in force ended up identical.
+"""
 
 
 def known_flags(help_text: str) -> dict[str, bool]:
@@ -45,12 +49,11 @@ def unknown_flags(argv: Sequence[str], known: Mapping[str, bool]) -> list[str]:
     unknown: list[str] = []
     is_value = False
     for arg in argv:
-        flag = spelling(arg)
         if is_value or not arg.startswith("-") or _NUMBER.fullmatch(arg):
             is_value = False
-        elif flag in known:
-            is_value = known[flag]
-        elif known and flag not in unknown:
+        elif spelling(arg) in known:
+            is_value = known[spelling(arg)]
+        elif known and arg not in unknown:
             unknown.append(arg)
     return unknown
 
@@ -91,11 +94,3 @@ def check_tensor_overrides(
         elif lazy and any(name.startswith("per_layer_token_embd.") for name in matching):
             notes.append(f"-ot {override}: a lazily read tensor stays where it is")
     return errors, notes
-
-
-def observable_flags(driver: str) -> frozenset[str]:
-    """Return the flags whose whole effect `effective` shows, for a driver of this name.
-
-    Arms that differ in these alone and have equal `effective` settings ended up identical.
-    """
-    return frozenset() if driver == "command" else _OBSERVABLE

@@ -88,7 +88,9 @@ def launch(
     workflow but not us), the program is stopped and this process exits at once with status 1:
     an orphan must not measure on beside its successor.
 
-    How the program ended is in the result, also that it could not be started. Raises
+    How the program ended is in the result, also that it could not be started. Reads and faults
+    are those of the program and of the children it waited for, peak RSS is that of the largest of
+    them; the split is sampled every 50 ms, so it is None where the program ended too soon. Raises
     ColdbenchError where the launcher itself could not do its work.
     """
     supervisors = _supervisors()

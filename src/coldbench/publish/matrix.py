@@ -147,7 +147,7 @@ def matrix(
                         arm=arm,
                         identity=cell,
                         identity_note=(
-                            numbered.number(f"{arm}, identity: {cell.reason}")
+                            numbered.number(f"identity: {cell.reason}")
                             if cell is not None and cell.reason
                             else None
                         ),
@@ -189,7 +189,7 @@ def matrix(
 
 
 class _Notes:
-    """The numbered notes of a table."""
+    """The numbered notes of a table; what several rows have in common is one note."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
