@@ -1,5 +1,6 @@
 """Builds of toy projects, with the environment's real cmake, ninja and ccache."""
 
+import contextlib
 import hashlib
 import io
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +61,12 @@ MAIN_PATCH = """\
 """
 HUNDRED = TEN.replace(b"10 * x", b"100 * x").replace(b"return x;", b"return 10 * x;")
 FLAGS = {"LOUD": "OFF"}
+
+
+@pytest.fixture(autouse=True)
+def _own_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is timed here: do not wait for whoever measures on this machine."""
+    monkeypatch.setenv("COLDBENCH_LOCK", str(tmp_path / "machine.lock"))
 
 
 @pytest.fixture
@@ -306,12 +314,15 @@ def test_a_killed_job_leaves_no_compile_behind(source: Path, tmp_path: Path) -> 
     )
     arguments = [sys.executable, "-c", call, toy(source).model_dump_json(), str(tmp_path / "cache")]
     with subprocess.Popen(arguments) as job:
-        children: list[psutil.Process] = []
-        while job.poll() is None and not any(one.name() == "sleep" for one in children):
-            children = psutil.Process(job.pid).children(recursive=True)
+        children: dict[str, psutil.Process] = {}
+        while job.poll() is None and "sleep" not in children:
+            time.sleep(0.05)
+            for child in psutil.Process(job.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    children[child.name()] = child
         job.kill()
-    assert children
-    _, alive = psutil.wait_procs(children, timeout=30)
+    assert {"ninja", "sleep"} <= set(children)
+    _, alive = psutil.wait_procs(list(children.values()), timeout=30)
     assert alive == []
     (source / "CMakeLists.txt").write_text(CMAKE_LISTS)
     assert output(prepare_build("b", toy(source), tmp_path / "cache")) == "1\n"
@@ -335,6 +346,12 @@ def test_a_full_disk_is_said_to_be_full(source: Path, small_disk: Path) -> None:
         prepare_build("b", toy(source), small_disk / "cache")
     assert str(small_disk) in str(caught.value)
     assert not list(small_disk.glob("cache/builds/*/record.json"))
+
+
+def test_a_cache_that_cannot_be_written_is_named(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ColdbenchError, match=r"^build b: .*/file/cache.*set COLDBENCH_CACHE"):
+        prepare_build("b", toy(source), tmp_path / "file" / "cache")
 
 
 def test_an_sdist_is_built_from_its_subfolder(source: Path, tmp_path: Path) -> None:

@@ -188,3 +188,9 @@ def test_no_bytes_make_a_driver_raise_or_leave_what_json_cannot_hold(stdout, std
 def test_deep_nesting_is_no_result_and_no_error():
     result = driver_for(BENCH).read(BENCH, output(b'{"a":' * 100_000, exit=OK))
     assert result.status == "invalid"
+
+
+@pytest.mark.parametrize("line", [b'{"x\n', b"[1/3] step {y}\n", b"[[\n", b"[{\n", b"{x}\n", b"["])
+def test_a_full_output_limit_of_anything_is_read_to_its_end(line):
+    left = output(line * (BATCHED.output_limit // len(line)))
+    assert driver_for(BENCH).read(BENCH, left).status in ("void", "invalid")

@@ -40,6 +40,16 @@ def test_a_lock_without_a_warning_is_in_effect():
     assert notes == []
 
 
+def test_a_table_read_lazily_beside_a_body_in_memory_is_seen():
+    effective, notes = read_log(real("lazy.stderr"))
+    assert effective == {
+        "load_mode": "none",
+        "lazy": ["per_layer_token_embd.weight"],
+        "buffers": {"CPU": 159.51, "CPU_Mapped": 510.0},
+    }
+    assert notes == []
+
+
 @pytest.mark.parametrize("prefix", ["", "0.00.073.646 I ", "I "])
 def test_lazily_read_tensors_are_named(prefix):
     lines = [

@@ -30,6 +30,12 @@ def build_wheel(*args, **kwargs):
 """
 
 
+@pytest.fixture(autouse=True)
+def _own_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is timed here: do not wait for whoever measures on this machine."""
+    monkeypatch.setenv("COLDBENCH_LOCK", str(tmp_path / "machine.lock"))
+
+
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "registry"

@@ -8,8 +8,11 @@ from typing import Any
 _SPACE = re.compile(r"[\s,]*")
 _BEGINS = re.compile(r"^[ \t]*(?=[\[{])", re.MULTILINE)
 _FOLLOWS = re.compile(r"[ \t,]*(?=[\[{])")
-# what a JSON row looks like when it does not decode: a log line may begin with { or [ as well
+# a log line may begin with { or [ as well: these are objects, and arrays of objects or arrays
+_LIKELY = re.compile(r'\{\s*(?:["}]|\Z)|\[\s*(?:[\[{\]]|\Z)')
 _BROKEN = re.compile(r'\{\s*(?:"|\Z)|\[\s*(?:\{\s*(?:"|\Z)|\Z)')
+_MOST_FAILURES = 1000
+"""Where the scan gives up: each failure costs the decoder a pass over the text before it."""
 _BARE = re.compile(r"(?<=[:\[,])(\s*)(-?(?:nan|inf(?:inity)?))(?:\(ind\))?(?=\s*[,\]}])", re.I)
 
 
@@ -22,7 +25,7 @@ _DECODER = json.JSONDecoder(parse_constant=str, parse_float=_float)
 
 
 def json_documents(text: str) -> tuple[list[Any], bool]:
-    """Return the objects and arrays that begin a line of `text`, and whether one is damaged.
+    """Return the objects, and arrays of such, in lines of `text`, and whether one is damaged.
 
     Of an array that is cut off, the whole elements are returned as documents of their own.
     Figures that are not finite stay as text (`nan`), so that documents can be stored as JSON.
@@ -46,21 +49,26 @@ def json_rows(stdout: bytes) -> tuple[list[dict[str, Any]], bool]:
 def _scan(text: str) -> tuple[list[Any], bool]:
     found: list[Any] = []
     damaged = False
+    failures = 0
     position = 0
     while match := _FOLLOWS.match(text, position) or _BEGINS.search(text, position):
         start = match.end()
+        if not _LIKELY.match(text, start):
+            position = _next_line(text, start)
+            continue
         document, end = _decode(text, start)
         if end is not None and (isinstance(document, dict) or _line_ends(text, end)):
             found.append(document)
             position = end
-        elif not _BROKEN.match(text, start):
-            position = _next_line(text, start)
-        elif text[start] == "[":
-            found.extend(_whole_elements(text, start + 1))
+            continue
+        failures += 1
+        if failures > _MOST_FAILURES:
             return found, True
-        else:
+        if _BROKEN.match(text, start):
+            if text[start] == "[":
+                return found + _whole_elements(text, start + 1), True
             damaged = True
-            position = _next_line(text, start)
+        position = _next_line(text, start)
     return found, damaged
 
 

@@ -1,5 +1,6 @@
 """One run: refuse it with a reason, or put the cache in its state, launch, observe, record."""
 
+import resource
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from coldbench.common.hashing import data_sha256, text_md5
 from coldbench.drivers.registry import driver_for
 from coldbench.drivers.base import Output, Result
 from coldbench.measure import preflight
-from coldbench.measure.cgroup import memory_budget
+from coldbench.measure.cgroup import Budget, memory_budget
 from coldbench.measure.host import host_facts, host_state
 from coldbench.measure.journal import PlannedRun
 from coldbench.measure.launcher import PAD, Launched, environment_for, launch
@@ -76,8 +77,9 @@ class Bench:
     ) -> PlannedRun:
         """Return the manifest entry of one run.
 
-        `cell` is the hash of all that decides its outcome: equal cells may share results, unequal
-        ones never do. Names and labels are not in it, except that twins stay apart.
+        `cell` is the hash of the run's lane (model and workload by name) and of all that decides
+        its outcome by content: a renamed arm keeps its results, a changed build loses them. Twins
+        stay apart.
         """
         argv = driver_for(driven).argv(
             driven, self.program(arm.build, driven), str(self.model_path), arm.args
@@ -103,7 +105,14 @@ class Bench:
             state=state,
             arm=arm.name,
             build=arm.build,
-            cell=data_sha256({"protocol": PROTOCOL, "variant": variant, **hashes})[:32],
+            cell=data_sha256(
+                {
+                    "protocol": PROTOCOL,
+                    "lane": [self.model_name, self.workload_name],
+                    "variant": variant,
+                    **hashes,
+                }
+            )[:32],
             hashes=hashes,
             argv=argv,
             environment={
@@ -152,16 +161,23 @@ class Bench:
             return record.model_copy(update={"reason": str(error)})
 
     def _measure(self, record: Run, planned: PlannedRun, arm: Arm, driven: Workload) -> Run:
-        if planned.state != "unmeasured":
-            evict(self.model_files)
-        if planned.state == "warm":
-            # From an empty cache, so that what is warm is what this arm itself reads.
-            with tempfile.TemporaryDirectory(prefix="coldbench-prime-") as folder:
-                self._launch(planned, arm, driven, Path(folder), "prime")
-        before, machine_before = self._residency(), host_state()
         name = f"{planned.run}.{planned.state}.{planned.arm}.{record.attempt}"
-        launched, budget = self._launch(planned, arm, driven, self.logs, name)
-        machine_after, after = host_state(), self._residency()
+        # One group for priming and measuring: pages charged to another would not be warm in it.
+        with memory_budget(arm.budget, planned.cell[:12]) as group:
+            if planned.state != "unmeasured":
+                evict(self.model_files)
+            if planned.state == "warm":
+                # From an empty cache, so that what is warm is what this arm itself reads.
+                with tempfile.TemporaryDirectory(prefix="coldbench-prime-") as folder:
+                    self._launch(planned, arm, driven, Path(folder), "prime", group)
+            before, machine_before = self._residency(), host_state()
+            launched = self._launch(planned, arm, driven, self.logs, name, group)
+            machine_after, after = host_state(), self._residency()
+            budget = {
+                "budget_bytes": arm.budget,
+                "cgroup_peak_bytes": group.peak_bytes(),
+                "cgroup_oom_kills": group.oom_kills(),
+            }
         stdout, stderr = self.logs / f"{name}.out", self.logs / f"{name}.err"
         result = driver_for(driven).read(
             driven,
@@ -169,6 +185,7 @@ class Bench:
                 exit=launched.exit,
                 stdout=stdout.read_bytes(),
                 stderr=stderr.read_text(encoding="utf-8", errors="replace"),
+                memlock_limit_bytes=_memlock_limit(),
             ),
         )
         result = _with_budget(result, budget)
@@ -198,26 +215,25 @@ class Bench:
         )
 
     def _launch(
-        self, planned: PlannedRun, arm: Arm, driven: Workload, folder: Path, name: str
-    ) -> tuple[Launched, dict[str, Any]]:
+        self,
+        planned: PlannedRun,
+        arm: Arm,
+        driven: Workload,
+        folder: Path,
+        name: str,
+        group: Budget,
+    ) -> Launched:
         folder.mkdir(parents=True, exist_ok=True)
-        with memory_budget(arm.budget, planned.cell[:12]) as budget:
-            launched = launch(
-                self.launcher,
-                planned.argv,
-                self._environment(arm, driven),
-                stdout=folder / f"{name}.out",
-                stderr=folder / f"{name}.err",
-                time_limit_s=driven.time_limit,
-                output_limit_bytes=driven.output_limit,
-                cgroup=budget.procs,
-            )
-            figures = {
-                "budget_bytes": arm.budget,
-                "cgroup_peak_bytes": budget.peak_bytes(),
-                "cgroup_oom_kills": budget.oom_kills(),
-            }
-        return launched, figures
+        return launch(
+            self.launcher,
+            planned.argv,
+            self._environment(arm, driven),
+            stdout=folder / f"{name}.out",
+            stderr=folder / f"{name}.err",
+            time_limit_s=driven.time_limit,
+            output_limit_bytes=driven.output_limit,
+            cgroup=group.procs,
+        )
 
     def _residency(self) -> Residency:
         table = self.model["table"]
@@ -234,6 +250,11 @@ def _with_budget(result: Result, budget: dict[str, Any]) -> Result:
         mebibytes = budget["budget_bytes"] / 2**20
         return replace(result, reason=f"killed: out of memory under a {mebibytes:.0f} MiB budget")
     return result
+
+
+def _memlock_limit() -> int | None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def empty_home(cache: Path) -> Path:

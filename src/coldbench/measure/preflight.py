@@ -13,6 +13,9 @@ from coldbench.study.schema import Workload
 
 HELP_TIME_LIMIT_S = 30
 
+SYSTEM_CONFIG = Path("/etc/llama.cpp/config.ini")
+"""llama.cpp reads it wherever its home is (common/arg.cpp): the one setting no environment hides."""
+
 
 def check(
     planned: PlannedRun, driven: Workload, environment: dict[str, str], model: Path
@@ -24,6 +27,8 @@ def check(
     program = Path(planned.argv[0])
     if not os.access(program, os.X_OK) or not program.is_file():
         return f"build {planned.build} has no program {program.name}", []
+    if driven.driver != "command" and SYSTEM_CONFIG.exists():
+        return f"{SYSTEM_CONFIG} would change the engine's settings; move it away", []
     known = known_flags(_help(program, tuple(environment.items())))
     if unknown := unknown_flags(planned.argv[1:], known):
         return f"build {planned.build} does not know {', '.join(unknown)}", []

@@ -59,12 +59,12 @@ def _host(run: Run) -> dict[str, str]:
     facts = run.host
     memory = facts.get("memory_bytes")
     shown = {
-        "CPU": facts.get("cpu_model") or facts.get("cpu"),
-        "cores": facts.get("cores"),
+        "CPU": facts.get("cpu_model"),
+        "cores": facts.get("logical_cpus"),
         "memory": None if memory is None else f"{memory / 2**30:.0f} GiB",
         "kernel": facts.get("kernel"),
         "filesystem": facts.get("filesystem"),
         "device": facts.get("device"),
-        "read_ahead_kb": facts.get("read_ahead_kb"),
+        "read_ahead_kb": facts.get("disk_read_ahead_kb"),
     }
     return {name: "n/a" if value is None else str(value) for name, value in shown.items()}

@@ -30,6 +30,7 @@ from coldbench.sources.compile import (
     Products,
     compile_targets,
     deciding_environment,
+    disk_full,
     tool_versions,
 )
 from coldbench.sources.content import checkout_commit, folder_entries, sdist_entries
@@ -61,12 +62,14 @@ def prepare_build(name: str, spec: Build, cache: Path) -> dict[str, Any]:
             raise ColdbenchError(f"build {name}: has no source")
         return _compiled_build(name, spec, spec.source, cache)
     except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            raise
-        raise ColdbenchError(
-            f"build {name}: the disk is full ({cache}); free some space or set COLDBENCH_CACHE to "
-            "another disk, then run again"
-        ) from error
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise disk_full(name, cache) from error
+        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}:
+            raise ColdbenchError(
+                f"build {name}: {error.filename or cache}: {error.strerror}; set COLDBENCH_CACHE "
+                "to a folder that you can write"
+            ) from error
+        raise
 
 
 # --- compiled builds ----------------------------------------------------------------------------
@@ -249,7 +252,7 @@ def _cpu(cmake: dict[str, str]) -> dict[str, Any]:
     if native:
         text = Path("/proc/cpuinfo").read_text()
         for fact, pattern in {
-            "model": r"model name|CPU (?:implementer|architecture|variant|part)",
+            "model": r"model name|cpu|CPU (?:implementer|architecture|variant|part)",
             "features": r"flags|Features",
         }.items():
             found = re.findall(rf"^((?:{pattern})\s*:.*)$", text, re.MULTILINE)

@@ -65,6 +65,14 @@ def deciding_environment() -> dict[str, str]:
     return {key: value for key, value in sorted(os.environ.items()) if _DECIDING.fullmatch(key)}
 
 
+def disk_full(build: str, folder: Path) -> ColdbenchError:
+    """Return the error that says so."""
+    return ColdbenchError(
+        f"build {build}: the disk is full ({folder}); free some space or set COLDBENCH_CACHE to "
+        "another disk, then run again"
+    )
+
+
 @functools.cache
 def tool_versions() -> dict[str, str]:
     """Return the versions of cmake, ninja and ccache."""
@@ -188,10 +196,7 @@ def _run(job: Job, command: list[str], statistics: Path) -> None:
                 process.wait()
     # Not every tool says so: some only fail.
     if full or (status != 0 and shutil.disk_usage(job.tree).free < _LITTLE_BYTES):
-        raise ColdbenchError(
-            f"build {job.build}: the disk is full ({job.tree}); free some space or set "
-            f"COLDBENCH_CACHE to another disk, then run again"
-        )
+        raise disk_full(job.build, job.tree)
     if status != 0:
         reason = first or f"{Path(command[0]).name} ended with status {status}"
         raise ColdbenchError(f"build {job.build}: {reason} (log: {job.log_file})")

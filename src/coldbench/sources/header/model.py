@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -161,7 +162,7 @@ def describe(model: ModelMap) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _table(rows: list[list[object]], headers: list[str], align: tuple[str, ...]) -> str:
+def _table(rows: Sequence[Sequence[object]], headers: list[str], align: tuple[str, ...]) -> str:
     if not rows:
         return ""
     # Numbers are already spelled for reading; tabulate must not parse them again.

@@ -30,11 +30,9 @@ MAXIMUM = RESERVED + 1 + sum(last - first + 1 for first, last in _RANGES)
 
 
 def check_size(size: int, key: str) -> None:
-    """Raise ColdbenchError, naming the study's `key`, unless a vocabulary can have `size` tokens."""
+    """Raise ColdbenchError, naming `key`, unless a vocabulary can have `size` tokens."""
     if not MINIMUM <= size <= MAXIMUM:
-        raise ColdbenchError(
-            f"{key} {size:,}: a vocabulary has {MINIMUM:,} to {MAXIMUM:,} tokens"
-        )
+        raise ColdbenchError(f"{key} {size:,}: a vocabulary has {MINIMUM:,} to {MAXIMUM:,} tokens")
 
 
 def tokens(size: int) -> list[str]:

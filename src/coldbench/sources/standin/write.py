@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 from gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType
 from gguf.gguf_writer import GGUFWriter, WriterState
 
@@ -75,8 +76,6 @@ def _header(design: Design, seed: int) -> bytes:
     """Return all that comes before the tensors' data."""
     logging.getLogger("gguf").setLevel(logging.WARNING)
     writer = GGUFWriter(None, design.architecture)
-    memory = io.BytesIO()
-    writer.fout, writer.state = [io.BufferedWriter(memory)], WriterState.NO_FILE
     writer.add_name(f"coldbench stand-in {design.architecture}, seed {seed}")
     for key, (value, kind, item_kind) in design.metadata.items():
         writer.add_key_value(f"{design.architecture}.{key}", value, kind, item_kind)
@@ -85,12 +84,13 @@ def _header(design: Design, seed: int) -> bytes:
         writer.add_tensor_info(
             tensor.name,
             tensor.shape[::-1],
-            None,
+            np.dtype(np.void),
             tensor.size,
             raw_dtype=GGMLQuantizationType[tensor.type],
         )
-    # Writing into memory, which the writer has no call for: it is told that its file is open.
-    writer.state = WriterState.EMPTY
+    # Into memory, for which the writer has no call: it is told that its file is open.
+    memory = io.BytesIO()
+    writer.fout, writer.state = [io.BufferedWriter(memory)], WriterState.EMPTY
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
