@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.drivers.registry import check_study
 from coldbench.publish.forecast import forecast
 from coldbench.sources.header import describe, read_model
 from coldbench.study.plan import Plan, find_study
@@ -26,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         match given.command:
             case "plan":
-                print(forecast(Plan(find_study(given.study, Path.cwd()))))
+                study = Plan(find_study(given.study, Path.cwd()))
+                check_study(study)
+                print(forecast(study))
             case "inspect":
                 print(describe(read_model(Path(given.file))))
             case "schema":

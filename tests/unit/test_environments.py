@@ -1,6 +1,7 @@
 """The environments of the rules hold what their scripts import, at the locked versions."""
 
 import re
+import sys
 from pathlib import Path
 
 import grimp
@@ -40,7 +41,9 @@ def test_pins_are_the_locks(path: Path) -> None:
 @pytest.mark.parametrize("path", ENVIRONMENTS, ids=lambda path: path.stem)
 def test_an_environment_holds_what_its_scripts_import(path: Path) -> None:
     rules = "".join(file.read_text() for file in (ROOT / "workflow" / "rules").glob("*.smk"))
-    scripts = re.findall(rf"envs/{path.stem}\.yaml\".*?script:\s+\"\.\./scripts/(\w+\.py)", rules, re.S)
+    scripts = re.findall(
+        rf"envs/{path.stem}\.yaml\".*?script:\s+\"\.\./scripts/(\w+\.py)", rules, re.S
+    )
     assert scripts
     graph = grimp.build_graph("coldbench", include_external_packages=True)
     needed: set[str] = set()
@@ -49,8 +52,6 @@ def test_an_environment_holds_what_its_scripts_import(path: Path) -> None:
         for module in re.findall(r"^from (coldbench[\w.]*) import", text, re.MULTILINE):
             needed |= graph.find_upstream_modules(module) | {module}
     external = {module for module in needed if graph.is_module_squashed(module)}
-    import sys
-
     packages = {PACKAGE_OF.get(name, name) for name in external} - set(sys.stdlib_module_names)
     assert packages - {"coldbench"} <= pins(path).keys()
     assert pins(path).keys() - PROGRAMS <= packages

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,11 +87,11 @@ def make_checkout(folder: Path, environment: dict[str, str]) -> Checkout:
 
 
 @pytest.fixture(scope="session")
-def workflow_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def workflow_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The caller's environment, with a cache and a machine lock of the tests' own."""
     folder = tmp_path_factory.mktemp("cache")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "SNAKEMAKE"))}
-    yield kept | {"COLDBENCH_CACHE": str(folder), "COLDBENCH_LOCK": str(folder / "lock")}
+    return kept | {"COLDBENCH_CACHE": str(folder), "COLDBENCH_LOCK": str(folder / "lock")}
 
 
 @pytest.fixture

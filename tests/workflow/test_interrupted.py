@@ -1,5 +1,6 @@
 """Killed, started twice, or in an odd folder: nothing is lost, doubled or overlapped."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -86,7 +87,7 @@ def test_measuring_jobs_never_overlap_whatever_the_command_line(
         for start in [datetime.fromisoformat(record["started"])]
     )
     assert len(spans) == 18
-    for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+    for (_, end), (start, _) in itertools.pairwise(spans):
         assert start >= end - timedelta(milliseconds=2)
 
 

@@ -12,11 +12,13 @@ from snakemake.exceptions import WorkflowError
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.locks import keep_alone
+from coldbench.drivers.registry import check_study
 from coldbench.sources import stamps
 from coldbench.study.settings import open_study
 
 try:
     SETTINGS, PLAN = open_study(config, workflow.basedir)
+    check_study(PLAN)
 except ColdbenchError as error:
     raise WorkflowError(str(error)) from None
 RESULTS = f"{SETTINGS.results}/{PLAN.name}"

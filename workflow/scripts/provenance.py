@@ -1,7 +1,7 @@
 from pathlib import Path
 
-from coldbench.common.job import job
 from coldbench.common.files import read_records, write_json
+from coldbench.common.job import job
 from coldbench.publish.provenance import provenance
 
 with job(snakemake.log[0]):

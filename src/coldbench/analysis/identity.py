@@ -67,7 +67,9 @@ def _fault(digests: Mapping[str, str | None], controls: Mapping[str, IdentityRun
     for arm, digest in digests.items():
         by_digest[str(digest)].append(arm)
     if len(by_digest) > 1:
-        sides = "; ".join(f"{digest[:8]} of {', '.join(arms)}" for digest, arms in by_digest.items())
+        sides = "; ".join(
+            f"{digest[:8]} of {', '.join(arms)}" for digest, arms in by_digest.items()
+        )
         return f"texts differ: {sides}"
     for variant in ("repeat", "mutant"):
         control = controls.get(variant)

@@ -1,38 +1,9 @@
-"""The figures every record has, and what is known about each: kind, direction, where it stands."""
+"""The figures of a record, by metric."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 from coldbench.records import Residency, Run
-
-Kind = Literal["rate", "time", "bytes", "count", "share", "other"]
-Better = Literal["higher", "lower"]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A figure: `rate` in tokens/s, `time` in seconds, `share` from 0 to 1."""
-
-    kind: Kind
-    better: Better | None
-
-
-METRICS: dict[str, Metric] = {
-    "prompt_tps": Metric("rate", "higher"),
-    "generation_tps": Metric("rate", "higher"),
-    "wall_s": Metric("time", "lower"),
-    "load_s": Metric("time", "lower"),
-    "peak_rss_bytes": Metric("bytes", "lower"),
-    "anon_at_peak_bytes": Metric("bytes", "lower"),
-    "file_at_peak_bytes": Metric("bytes", "lower"),
-    "read_bytes": Metric("bytes", "lower"),
-    "major_faults": Metric("count", "lower"),
-    "table_residency": Metric("share", "lower"),
-    "table_residency_before": Metric("share", "lower"),
-}
-"""What is known about the metrics that coldbench itself takes or whose driver it knows."""
 
 OF_RECORD: dict[str, Callable[[Run], float | None]] = {
     "wall_s": lambda run: run.exit.wall_s,
@@ -46,11 +17,6 @@ OF_RECORD: dict[str, Callable[[Run], float | None]] = {
     "table_residency_before": lambda run: _share(run.before, run.table_total_bytes),
 }
 """The metrics that stand in every record, whatever the driver."""
-
-
-def known(metric: str) -> Metric:
-    """Return what is known about a metric; one of a user's own has no direction."""
-    return METRICS.get(metric, Metric("other", None))
 
 
 def values(run: Run) -> dict[str, float]:

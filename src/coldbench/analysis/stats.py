@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr, stdtrit
 from scipy.stats import permutation_test
 
-from coldbench.analysis.metrics import Better
+from coldbench.study.metrics import Better
 
 Floats = NDArray[np.float64]
 Status = Literal["faster", "slower", "equivalent", "inconclusive", "not comparable"]

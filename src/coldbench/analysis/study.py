@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from coldbench.analysis.identity import IdentityCell, IdentityRun, judge
 from coldbench.analysis.summary import load_runs, tidy
 from coldbench.common.files import read_json
 from coldbench.records import Run
 from coldbench.study.schema import STATES
-
-import pandas as pd
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from coldbench.analysis.metrics import METRICS, Better, known
 from coldbench.analysis.stats import (
     FEWEST,
     Verdict,
@@ -18,6 +17,7 @@ from coldbench.analysis.stats import (
 )
 from coldbench.analysis.summary import Pairs, pairs
 from coldbench.common.errors import ColdbenchError
+from coldbench.study.metrics import METRICS, Better, known
 from coldbench.study.plan import Claim
 from coldbench.study.schema import State
 

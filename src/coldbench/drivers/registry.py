@@ -2,11 +2,13 @@
 
 from typing import Any
 
+from coldbench.common.errors import ColdbenchError
 from coldbench.drivers.base import Driver
 from coldbench.drivers.batched_bench import BatchedBenchDriver
 from coldbench.drivers.bench import BenchDriver
 from coldbench.drivers.command import CommandDriver
 from coldbench.drivers.completion import CompletionDriver
+from coldbench.study.plan import Plan
 from coldbench.study.schema import Workload
 
 DRIVERS: dict[str, Driver[Any]] = {
@@ -21,3 +23,18 @@ DRIVERS: dict[str, Driver[Any]] = {
 def driver_for(workload: Workload) -> Driver[Any]:
     """Return the driver that `workload` names."""
     return DRIVERS[workload.driver]
+
+
+def check_study(plan: Plan) -> None:
+    """Refuse a study with a command line that its driver cannot measure.
+
+    Raises ColdbenchError naming file, workload, arm and flag.
+    """
+    for name, workload in plan.file.workloads.items():
+        for arm in plan.arms:
+            try:
+                driver_for(workload).check(workload, arm.args)
+            except ColdbenchError as error:
+                raise ColdbenchError(
+                    f"{plan.path}: workload {name} with arm {arm.name}: {error}"
+                ) from None

@@ -11,8 +11,8 @@ from typing import Any
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.hashing import data_sha256, text_md5
-from coldbench.drivers.registry import driver_for
 from coldbench.drivers.base import Output, Result
+from coldbench.drivers.registry import driver_for
 from coldbench.measure import preflight
 from coldbench.measure.cgroup import Budget, memory_budget
 from coldbench.measure.host import host_facts, host_state
@@ -116,9 +116,7 @@ class Bench:
             hashes=hashes,
             argv=argv,
             environment={
-                name: value
-                for name, value in self._environment(arm, driven).items()
-                if name != PAD
+                name: value for name, value in self._environment(arm, driven).items() if name != PAD
             },
         )
 

@@ -9,12 +9,12 @@ from coldbench.drivers.flags import check_tensor_overrides, known_flags, unknown
 from coldbench.drivers.registry import driver_for
 from coldbench.measure.journal import PlannedRun
 from coldbench.sources.header import read_model
-from coldbench.study.schema import Workload
+from coldbench.study.schema import Command, Workload
 
 HELP_TIME_LIMIT_S = 30
 
 SYSTEM_CONFIG = Path("/etc/llama.cpp/config.ini")
-"""llama.cpp reads it wherever its home is (common/arg.cpp): the one setting no environment hides."""
+"""llama.cpp reads it wherever its home is (common/arg.cpp): no environment hides it."""
 
 
 def check(
@@ -27,17 +27,19 @@ def check(
     program = Path(planned.argv[0])
     if not os.access(program, os.X_OK) or not program.is_file():
         return f"build {planned.build} has no program {program.name}", []
-    if driven.driver != "command" and SYSTEM_CONFIG.exists():
+    if isinstance(driven, Command):
+        return None, []
+    if SYSTEM_CONFIG.exists():
         return f"{SYSTEM_CONFIG} would change the engine's settings; move it away", []
-    known = known_flags(_help(program, tuple(environment.items())))
-    if unknown := unknown_flags(planned.argv[1:], known):
-        return f"build {planned.build} does not know {', '.join(unknown)}", []
     if planned.state == "cold" and (repetitions := driver_for(driven).repetitions(driven)) > 1:
         return (
             f"{repetitions} repetitions in one process: only the first is cold; "
             "use one and more blocks",
             [],
         )
+    known = known_flags(_help(program, tuple(environment.items())))
+    if unknown := unknown_flags(planned.argv[1:], known):
+        return f"build {planned.build} does not know {', '.join(unknown)}", []
     errors, notes = check_tensor_overrides(planned.argv[1:], _tensor_names(model))
     return ("; ".join(errors) or None), notes
 

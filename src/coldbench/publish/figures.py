@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from coldbench.analysis.metrics import Kind, known
 from coldbench.analysis.verdicts import VerdictRow
+from coldbench.study.metrics import Kind, known
 
 MISSING = "n/a"
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from coldbench.analysis.identity import IdentityCell
-from coldbench.analysis.metrics import METRICS
 from coldbench.analysis.stats import Verdict
 from coldbench.analysis.summary import STATUSES, summarise
 from coldbench.analysis.verdicts import VerdictRow
+from coldbench.study.metrics import METRICS
 from coldbench.study.schema import STATES
 
 Identity = Mapping[tuple[str, str], IdentityCell]

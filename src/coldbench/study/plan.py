@@ -12,11 +12,13 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.study.metrics import METRICS, OF_ENGINE_TOOLS, known
 from coldbench.study.reading import Place, line_of, read_study
 from coldbench.study.schema import (
     STATES,
     Build,
     Command,
+    Comparison,
     Completion,
     Environment,
     Level,
@@ -344,6 +346,7 @@ class Plan:
             self._known((*place, "control"), "arm", comparison.control, arms)
             if comparison.treatment == comparison.control:
                 raise self._fail(place, "compares an arm with itself; use aa_of for an A/A pair")
+            self._check_metrics(place, comparison)
             claims += [
                 Claim(
                     name=name,
@@ -356,12 +359,20 @@ class Plan:
                     margin=comparison.margin,
                     better=comparison.better,
                 )
-                for model, workload in itertools.product(self.file.models, self._workloads())
+                for model, workload in itertools.product(self.file.models, self.workloads)
                 for state in comparison.states
                 if getattr(self.file.blocks, state) > 0
                 for metric in comparison.metrics
+                if metric in _metrics(self.workloads[workload])
             ]
         return tuple(claims)
+
+    def _check_metrics(self, place: Place, comparison: Comparison) -> None:
+        printed = [metric for work in self.workloads.values() for metric in _metrics(work)]
+        for metric in comparison.metrics:
+            self._known((*place, "metrics"), "metric", metric, dict.fromkeys(printed))
+            if comparison.better is None and known(metric).better is None:
+                raise self._fail(place, f"needs `better`: is a higher or a lower {metric} better?")
 
     def _check_identity(self) -> None:
         check = self.file.identity
@@ -399,6 +410,13 @@ def find_study(name_or_path: object, root: Path) -> Path:
         hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
         raise ColdbenchError(f"{path}: no such study; {hint}")
     return path
+
+
+def _metrics(workload: Workload) -> list[str]:
+    """Return the metrics that a workload's runs have."""
+    if isinstance(workload, Command):
+        return [*workload.metrics, *(name for name in METRICS if name not in OF_ENGINE_TOOLS)]
+    return [*METRICS]
 
 
 def _unlabelled(workload: Workload) -> Workload:
