@@ -40,7 +40,7 @@ from coldbench.study.schema import BinariesSource, Build, FolderSource, SdistSou
 
 __all__ = ["check_build", "prepare_build"]
 
-_SPACE_PER_SDIST_BYTE = 12
+_SPACE_PER_SDIST_BYTE = 8
 _OFF = {"OFF", "0", "NO", "N", "FALSE"}
 
 

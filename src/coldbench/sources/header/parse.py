@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import NoReturn
 
@@ -130,7 +131,7 @@ def read_header(path: Path) -> Header:
         tensors = _placed(path, size, start, alignment, infos)
         end = max((tensor.offset + tensor.size for tensor in tensors), default=start)
         padded = _round_up(end, alignment)
-        if MAGIC in (os.pread(descriptor, 4, end), os.pread(descriptor, 4, padded)):
+        if any(at < size and os.pread(descriptor, 4, at) == MAGIC for at in (end, padded)):
             _fail(
                 path,
                 f"holds a second GGUF from byte {end:,} on: do not join shards with cat, "
@@ -352,7 +353,7 @@ def _placed(
             _fail(path, f"tensor {info.name} is not aligned to {alignment} bytes: damaged")
     order = sorted(range(len(infos)), key=lambda index: infos[index].offset)
     placed = {}
-    for index, following in zip(order, [*order[1:], None], strict=True):
+    for index, following in zip_longest(order, order[1:]):
         info = infos[index]
         offset = start + info.offset
         bound = size if following is None else start + infos[following].offset

@@ -21,6 +21,14 @@ Value = int | float | str | list[int] | list[bool]
 Metadata = dict[str, tuple[Value, GGUFValueType, GGUFValueType | None]]
 
 
+def unit(inputs: int) -> float:
+    """Return the spread of weights that keep the RMS of a sum over `inputs` products.
+
+    A square root is exact in IEEE arithmetic, a power is not: files must not differ by machine.
+    """
+    return 1 / math.sqrt(inputs)
+
+
 @dataclass(frozen=True)
 class Constant:
     """A tensor filled with one value (norms, biases)."""
@@ -82,7 +90,7 @@ class Design:
 
     def matrix(self, name: str, shape: tuple[int, ...], gain: float = 1.0) -> None:
         """Add a random body matrix that turns inputs of RMS 1 into outputs of RMS `gain`."""
-        self.random(name, shape, gain / math.sqrt(shape[0]))
+        self.random(name, shape, gain * unit(shape[0]))
 
     def random(
         self,

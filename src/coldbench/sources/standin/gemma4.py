@@ -6,7 +6,7 @@ from gguf.constants import GGUFValueType
 
 from coldbench.sources.header import TABLE_TENSOR
 from coldbench.sources.standin.blocks import check_type
-from coldbench.sources.standin.design import CONTEXT_TOKENS, NORM_EPSILON, Design, fitted
+from coldbench.sources.standin.design import CONTEXT_TOKENS, NORM_EPSILON, Design, fitted, unit
 from coldbench.sources.standin.vocabulary import RESERVED, check_size
 from coldbench.study.schema import StandIn, Table
 
@@ -56,13 +56,14 @@ def _design(table: Table, width: int, inner: int) -> Design:
     made.real("rope.freq_base", 1e6)
     made.real("rope.freq_base_swa", 1e4)
 
-    # The output matrix is the embedding, so a strong embedding would make each token its own
-    # successor: it is kept weak beside what the layers add.
-    made.random("token_embd", (width, table.rows), width**-0.5 / 8, zero_rows=RESERVED)
+    # The table comes first: what the kernel reads ahead of the body must not end in it.
     row = LAYERS * PER_LAYER
     made.random(
-        TABLE_TENSOR.removesuffix(".weight"), (row, table.rows), PER_LAYER**-0.5, table.type
+        TABLE_TENSOR.removesuffix(".weight"), (row, table.rows), unit(PER_LAYER), table.type
     )
+    # The output matrix is the embedding, so a strong embedding would make each token its own
+    # successor: it is kept weak beside what the layers add.
+    made.random("token_embd", (width, table.rows), unit(width) / 8, zero_rows=RESERVED)
     made.matrix("per_layer_model_proj", (width, row))
     made.norm("per_layer_proj_norm", PER_LAYER)
     made.norm("output_norm", width)
@@ -75,7 +76,7 @@ def _design(table: Table, width: int, inner: int) -> Design:
         made.matrix(f"{block}.attn_v", (width, heads_kv * HEAD))
         made.matrix(f"{block}.attn_output", (heads * HEAD, width))
         # Attention is not scaled by the head's length in this architecture.
-        made.norm(f"{block}.attn_q_norm", HEAD, HEAD**-0.5 * 2)
+        made.norm(f"{block}.attn_q_norm", HEAD, unit(HEAD) * 2)
         made.norm(f"{block}.attn_k_norm", HEAD)
         made.norm(f"{block}.post_attention_norm", width)
         made.norm(f"{block}.ffn_norm", width)

@@ -1,6 +1,6 @@
 """The stand-in of architecture llama: a dense transformer without a table."""
 
-from coldbench.sources.standin.design import CONTEXT_TOKENS, NORM_EPSILON, Design, fitted
+from coldbench.sources.standin.design import CONTEXT_TOKENS, NORM_EPSILON, Design, fitted, unit
 from coldbench.sources.standin.vocabulary import RESERVED
 from coldbench.study.schema import StandIn
 
@@ -34,7 +34,7 @@ def _design(width: int, inner: int) -> Design:
     made.integer("rope.dimension_count", HEAD)
 
     made.random("token_embd", (width, VOCABULARY), 1.0)
-    made.random("output", (width, VOCABULARY), width**-0.5, zero_rows=RESERVED)
+    made.random("output", (width, VOCABULARY), unit(width), zero_rows=RESERVED)
     made.norm("output_norm", width)
     for layer in range(LAYERS):
         block = f"blk.{layer}"

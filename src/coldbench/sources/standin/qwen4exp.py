@@ -13,7 +13,7 @@ from gguf.constants import GGUFValueType
 from coldbench.common.errors import ColdbenchError
 from coldbench.sources.header import TABLE_TENSOR
 from coldbench.sources.standin.blocks import block_values, check_type
-from coldbench.sources.standin.design import CONTEXT_TOKENS, NORM_EPSILON, Design, fitted
+from coldbench.sources.standin.design import CONTEXT_TOKENS, NORM_EPSILON, Design, fitted, unit
 from coldbench.sources.standin.vocabulary import END_OF_TEXT, RESERVED
 from coldbench.study.schema import StandIn
 
@@ -116,14 +116,15 @@ def _design(spec: StandIn, width: int, inner: int) -> Design:
     made.array("ple.head_vocab_sizes", head_sizes(spec.table.rows), GGUFValueType.UINT64)
 
     wide = STREAMS * width
-    made.random("token_embd", (width, VOCABULARY), 1.0)
-    made.random("output", (width, VOCABULARY), width**-0.5, zero_rows=RESERVED)
+    # The table comes first: what the kernel reads ahead of the body must not end in it.
     made.random(
         TABLE_TENSOR.removesuffix(".weight"),
         (width // TABLE_HEADS, spec.table.rows),
         1.0,
         spec.table.type,
     )
+    made.random("token_embd", (width, VOCABULARY), 1.0)
+    made.random("output", (width, VOCABULARY), unit(width), zero_rows=RESERVED)
     _mixer(made, "output_hc", width)
     for layer in range(LAYERS):
         block = f"blk.{layer}"
@@ -158,7 +159,7 @@ def _design(spec: StandIn, width: int, inner: int) -> Design:
             for name in ("ple_norm_key", "ple_norm_query", "ple_norm_conv"):
                 made.norm(f"{block}.{name}", wide)
             made.random(f"{block}.ple_conv1d", (CONVOLUTION, wide), 0.5, "F32")
-        made.random(f"{block}.ffn_gate_inp", (width, EXPERTS), width**-0.5, "F32")
+        made.random(f"{block}.ffn_gate_inp", (width, EXPERTS), unit(width), "F32")
         for name, shape in (
             ("ffn_gate", (width, inner)),
             ("ffn_up", (width, inner)),
@@ -167,7 +168,7 @@ def _design(spec: StandIn, width: int, inner: int) -> Design:
             gain = 4.0 if name == "ffn_down" else 2.0
             made.matrix(f"{block}.{name}_exps", (*shape, EXPERTS), gain)
             made.matrix(f"{block}.{name}_shexp", shape, gain)
-        made.random(f"{block}.ffn_gate_inp_shexp", (width,), width**-0.5, "F32")
+        made.random(f"{block}.ffn_gate_inp_shexp", (width,), unit(width), "F32")
     return made
 
 

@@ -17,13 +17,15 @@ MINIMUM = 512
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 _RANGES = (
     (0x21, 0x7E),  # printable ASCII without the space
-    (0x4E00, 0x9FFF),  # CJK unified ideographs
+    (0x4E00, 0x9FFC),  # CJK unified ideographs
     (0xAC00, 0xD7A3),  # Hangul syllables
-    (0x3400, 0x4DBF),  # CJK extensions A, B, C-D, E-F and G-H
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B81D),
-    (0x2B820, 0x2EBE0),
-    (0x30000, 0x323AF),
+    (0x3400, 0x4DBF),  # CJK extensions A to G
+    (0x20000, 0x2A6DD),
+    (0x2A700, 0x2B734),
+    (0x2B740, 0x2B81D),
+    (0x2B820, 0x2CEA1),
+    (0x2CEB0, 0x2EBE0),
+    (0x30000, 0x3134A),
     (0x40000, 0x10FFFD),  # valid in UTF-8, but nothing that a font shows
 )
 MAXIMUM = RESERVED + 1 + sum(last - first + 1 for first, last in _RANGES)
