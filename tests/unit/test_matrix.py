@@ -111,14 +111,14 @@ A ratio is treatment over control: exp of the mean log ratio within blocks, with
 
 Here treatment and control are the same arm, so that any effect is the experiment's own. ALARM: it shows a difference that cannot be there; mistrust the comparisons beside it.
 
-| model   | state   | metric     | treatment   | control   |   ratio |   95% interval |   n | verdict        | notes               |
-|:--------|:--------|:-----------|:------------|:----------|--------:|---------------:|----:|:---------------|:--------------------|
-| gemma   | cold    | prompt     | twin        | eager     |   1.001 |    0.986–1.017 |   3 | agrees         | interval includes 1 |
-| gemma   | cold    | generation | twin        | eager     |   1.000 |    1.000–1.000 |   3 | agrees         | interval includes 1 |
-| gemma   | cold    | bytes read | twin        | eager     |   1.000 |    1.000–1.000 |   3 | agrees         | interval includes 1 |
-| gemma   | warm    | prompt     | twin        | eager     |   1.000 |    1.000–1.000 |   3 | agrees         | interval includes 1 |
-| gemma   | warm    | generation | twin        | eager     |   1.000 |    1.000–1.000 |   3 | agrees         | interval includes 1 |
-| gemma   | warm    | bytes read | twin        | eager     |     n/a |            n/a |   0 | not comparable | 0 in both arms      |
+| model   | state   | metric     | treatment   | control   |   ratio |   95% interval |   n | verdict        | notes          |
+|:--------|:--------|:-----------|:------------|:----------|--------:|---------------:|----:|:---------------|:---------------|
+| gemma   | cold    | prompt     | twin        | eager     |   1.001 |    0.986–1.017 |   3 | no alarm       |                |
+| gemma   | cold    | generation | twin        | eager     |   1.000 |    1.000–1.000 |   3 | no alarm       |                |
+| gemma   | cold    | bytes read | twin        | eager     |   1.000 |    1.000–1.000 |   3 | no alarm       |                |
+| gemma   | warm    | prompt     | twin        | eager     |   1.000 |    1.000–1.000 |   3 | no alarm       |                |
+| gemma   | warm    | generation | twin        | eager     |   1.000 |    1.000–1.000 |   3 | no alarm       |                |
+| gemma   | warm    | bytes read | twin        | eager     |     n/a |            n/a |   0 | not comparable | 0 in both arms |
 """  # noqa: E501
 
 
@@ -310,7 +310,7 @@ def judged(status, metric="prompt_tps", value=2.0, **more):
         (judged("inconclusive"), "inconclusive"),
         (VerdictRow(claim(), Verdict("not comparable")), "not comparable"),
         (VerdictRow(claim(), judged("slower").verdict, control=True), "ALARM"),
-        (VerdictRow(claim(), judged("inconclusive").verdict, control=True), "agrees"),
+        (VerdictRow(claim(), judged("inconclusive").verdict, control=True), "no alarm"),
         (VerdictRow(claim(), Verdict("inconclusive"), control=True), "too few blocks"),
     ],
 )
@@ -332,7 +332,7 @@ def test_exploratory_verdicts_and_the_blocks_still_needed_stand_in_the_table():
     header, _, *rows = grid(markdown(document), "## Comparisons")
     lazy, noisy = (dict(zip(header, row, strict=True)) for row in rows)
     assert (lazy["verdict"], lazy["needs"]) == ("faster (exploratory)", "")
-    assert (noisy["verdict"], noisy["notes"]) == ("inconclusive", "interval includes 1")
+    assert (noisy["verdict"], noisy["notes"]) == ("inconclusive", "")
     assert int(noisy["needs"]) > 3
 
 

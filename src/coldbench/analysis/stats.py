@@ -234,7 +234,7 @@ def decide(
     if flip is not None and flip > ALPHA:
         obstacles.append(f"sign-flip p = {flip:.2g}")
     if abs(mean) <= half:
-        obstacles = ["interval includes 1"]
+        obstacles.append("interval includes 1")
 
     status: Status
     remarks: list[str] = []
@@ -253,7 +253,8 @@ def decide(
             remarks.append(f"but the A/A pair differs by {_percent(aa_spread)}")
     else:
         status = "inconclusive"
-        remarks += obstacles
+        # That the interval includes 1 stands beside it already.
+        remarks += obstacles if abs(mean) > half else []
         needed = blocks_needed(sample, margin, floor)
         if needed is not None and needed > n:
             blocks = needed

@@ -88,7 +88,9 @@ def word(row: VerdictRow) -> str:
     if row.control:
         if row.alarm:
             return "ALARM"
-        return "too few blocks" if verdict.p is None else "agrees"
+        if verdict.p is None:
+            return "too few blocks"
+        return "agrees" if verdict.status == "equivalent" else "no alarm"
     if verdict.status not in {"faster", "slower"}:
         return verdict.status
     kind = known(row.claim.metric).kind
