@@ -22,11 +22,11 @@ include: "workflow/rules/publish.smk"
 
 
 rule all:
+    default_target: True
     input:
         rules.matrix.output,
         rules.summary.output,
         rules.provenance.output,
-    default_target: True
 
 
 onstart:

@@ -9,10 +9,10 @@ rule summary:
         summary=f"{RESULTS}/summary.csv",
     log:
         f"{RESULTS}/logs/summary.log",
-    params:
-        results=RESULTS,
     conda:
         "../../envs/analyse.yaml"
+    params:
+        results=RESULTS,
     message:
         "summary"
     script:

@@ -6,13 +6,13 @@ rule build:
         f"{RESULTS}/builds/{{build}}.json",
     log:
         f"{RESULTS}/logs/builds/{{build}}.log",
+    conda:
+        "../../envs/prepare.yaml"
+    # A compiler takes every core, and builds share objects: one after the other.
+    threads: workflow.cores
     params:
         spec=build_spec,
         stamp=build_stamp,
-    # A compiler takes every core, and builds share objects: one after the other.
-    threads: workflow.cores
-    conda:
-        "../../envs/prepare.yaml"
     message:
         "build {wildcards.build}"
     script:

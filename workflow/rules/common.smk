@@ -5,6 +5,7 @@
 #   RESULTS/blocks/MODEL/WORKLOAD/NNN.json         receipt: this block is complete
 #   RESULTS/identity/MODEL.json                    receipt of the identity check
 
+import os
 import re
 from pathlib import Path
 
@@ -21,6 +22,11 @@ try:
     check_study(PLAN)
 except ColdbenchError as error:
     raise WorkflowError(str(error)) from None
+
+# A conda environment (--sdm conda) has the libraries; coldbench itself is this checkout's.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(workflow.basedir) / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 RESULTS = f"{SETTINGS.results}/{PLAN.name}"
 
 
@@ -53,9 +59,7 @@ def build_stamp(wildcards):
 
 
 def block_spec(wildcards):
-    return PLAN.block(
-        wildcards.model, wildcards.workload, int(wildcards.block)
-    ).model_dump_json()
+    return PLAN.block(wildcards.model, wildcards.workload, int(wildcards.block)).model_dump_json()
 
 
 def identity_spec(wildcards):

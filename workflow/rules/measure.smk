@@ -13,12 +13,12 @@ rule block:
         f"{RESULTS}/blocks/{{model}}/{{workload}}/{{block}}.json",
     log:
         f"{RESULTS}/logs/blocks/{{model}}/{{workload}}/{{block}}.log",
+    conda:
+        "../../envs/measure.yaml"
+    threads: workflow.cores
     params:
         spec=block_spec,
         results=RESULTS,
-    threads: workflow.cores
-    conda:
-        "../../envs/measure.yaml"
     message:
         "block {wildcards.block}: {wildcards.model}, {wildcards.workload}"
     script:
@@ -34,12 +34,12 @@ rule identity:
         f"{RESULTS}/identity/{{model}}.json",
     log:
         f"{RESULTS}/logs/identity/{{model}}.log",
+    conda:
+        "../../envs/measure.yaml"
+    threads: workflow.cores
     params:
         spec=identity_spec,
         results=RESULTS,
-    threads: workflow.cores
-    conda:
-        "../../envs/measure.yaml"
     message:
         "identity: {wildcards.model}"
     script:

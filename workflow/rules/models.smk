@@ -6,11 +6,11 @@ rule model:
         f"{RESULTS}/models/{{model}}.json",
     log:
         f"{RESULTS}/logs/models/{{model}}.log",
+    conda:
+        "../../envs/prepare.yaml"
     params:
         spec=model_spec,
         stamp=model_stamp,
-    conda:
-        "../../envs/prepare.yaml"
     message:
         "model {wildcards.model}"
     script:

@@ -10,11 +10,11 @@ rule matrix:
         verdicts=f"{RESULTS}/verdicts.csv",
     log:
         f"{RESULTS}/logs/matrix.log",
+    conda:
+        "../../envs/analyse.yaml"
     params:
         results=RESULTS,
         presentation=presentation,
-    conda:
-        "../../envs/analyse.yaml"
     message:
         "matrix"
     script:
@@ -30,11 +30,11 @@ rule provenance:
         f"{RESULTS}/provenance.json",
     log:
         f"{RESULTS}/logs/provenance.log",
+    conda:
+        "../../envs/analyse.yaml"
     params:
         results=RESULTS,
         study=str(PLAN.path),
-    conda:
-        "../../envs/analyse.yaml"
     message:
         "provenance"
     script:
