@@ -55,19 +55,10 @@ def run(argv: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def text(binaries: Path, model: Path, prompt: str, *more: str) -> str:
-    argv = [str(binaries / "llama-completion"), "-m", str(model), "-p", prompt]
+    argv = [str(binaries / "llama-completion"), "-m", str(model), "-p", prompt, *more, *THREADS]
+    argv += ["-no-cnv", "--temp", "0", "--no-display-prompt", "--ignore-eos", "--no-warmup"]
     # The engine may exit before the last tokens are flushed: some are made to be lost.
-    argv += [
-        "-n",
-        str(TOKENS + 32),
-        "-no-cnv",
-        "--temp",
-        "0",
-        "--no-display-prompt",
-        "--ignore-eos",
-        "--no-warmup",
-    ]
-    argv += ["-lv", "0", "-c", "512", *THREADS, *more]
+    argv += ["-lv", "0", "-c", "512", "-n", str(TOKENS + 32)]
     found = run(argv).stdout[:TOKENS]
     assert len(found) == TOKENS, "a token is a character"
     return found

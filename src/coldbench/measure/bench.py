@@ -45,8 +45,8 @@ class Bench:
 
     @property
     def model_path(self) -> Path:
-        """Return the file the engine is given: the model's first."""
-        return Path(self.model["files"][0]["path"])
+        """Return the file the engine is given, by the study's name for it, links unresolved."""
+        return Path(self.model["path"])
 
     @property
     def model_files(self) -> list[Path]:
