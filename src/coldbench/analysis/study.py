@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from coldbench.analysis.identity import IdentityCell, IdentityRun, judge
-from coldbench.analysis.summary import load_runs, tidy
+from coldbench.analysis.summary import left_out, load_runs, tidy
 from coldbench.common.files import read_json
 from coldbench.records import Run
 from coldbench.study.schema import STATES
@@ -21,6 +21,8 @@ class Measured:
     runs: list[Run]
     frame: pd.DataFrame
     identity: dict[tuple[str, str], IdentityCell]
+    left_out: int
+    """Records of cells that the study no longer names (other content, build, arguments)."""
 
 
 def gather(results: Path, receipts: Iterable[Path], group_by: tuple[str, ...] = ()) -> Measured:
@@ -43,7 +45,7 @@ def gather(results: Path, receipts: Iterable[Path], group_by: tuple[str, ...] = 
         for entry in document["cells"]
         if entry["state"] not in STATES
     ]
-    return Measured(runs, tidy(runs, cells), judge(identity))
+    return Measured(runs, tidy(runs, cells), judge(identity), left_out(runs, cells))
 
 
 def _identity_run(

@@ -1,5 +1,6 @@
 """The files a study publishes, from its receipts and journals."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,10 +15,18 @@ from coldbench.publish.matrix import matrix
 from coldbench.records import Run
 from coldbench.study.plan import Presentation
 
+log = logging.getLogger(__name__)
+
 
 def publish_summary(results: Path, receipts: Sequence[Path], *, runs: Path, summary: Path) -> None:
     """Write all raw records as one JSON-lines file, and the tidy summary (one row a figure)."""
     measured = gather(results, receipts)
+    if measured.left_out:
+        log.info(
+            "%d records are of content or arms that the study no longer names; they are kept, and "
+            "left out of the tables",
+            measured.left_out,
+        )
     write_text(runs, "".join(run.model_dump_json(by_alias=True) + "\n" for run in measured.runs))
     write_text(summary, summarise(measured.frame).to_csv(index=False))
 

@@ -1,0 +1,59 @@
+"""The command: what it prints, and how it fails."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coldbench.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_plan_counts_the_demo(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLDBENCH_CACHE", str(tmp_path / "cache"))
+    main(["plan", "demo"])
+    words = {
+        line.split()[0]: line.split()[1] for line in capsys.readouterr().out.splitlines() if line
+    }
+    assert words["cells"] == "28"  # 2 models x 1 workload x 2 states x 7 arms
+    assert words["blocks"] == "16"
+    assert words["runs"] == str(2 * 7 * (8 + 2 * 6) + 2 * (7 + 2))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_inspect_prints_the_header_map(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["inspect", str(ROOT / "tests/data/gguf/ok_v3.gguf")])
+    assert "per_layer_token_embd.weight" in capsys.readouterr().out
+
+
+def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["schema"])
+    assert "models" in json.loads(capsys.readouterr().out)["properties"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["plan", "dmeo"], "did you mean demo?"),
+        (["plan", "absent.yaml"], "absent.yaml: no such study file"),
+        (["inspect", "absent.gguf"], "absent.gguf"),
+        (["inspect", "tests/data/gguf/html_page.gguf"], "this is an HTML page"),
+    ],
+)
+def test_a_users_error_is_one_line_and_status_2(
+    arguments: list[str],
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("coldbench: error: ")
+    assert expected in line

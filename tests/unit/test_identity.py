@@ -1,0 +1,81 @@
+"""The identity check passes only what it has compared, and can itself fail."""
+
+from typing import Any
+
+import pytest
+
+from coldbench.analysis.identity import IdentityRun, judge
+
+from .fabricated_runs import fabricated_run
+
+
+def check(arm: str, text: str | None, variant: str = "", group: str = "", **fields: Any) -> Any:
+    run = None
+    if text is not None:
+        run = fabricated_run(arm, 0, state="unmeasured", digest=text, **fields)
+    return IdentityRun("model", arm, (group,), variant, run)
+
+
+def controls(arm: str, text: str, mutant: str, group: str = "") -> list[IdentityRun]:
+    return [check(arm, text, "repeat", group), check(arm, mutant, "mutant", group)]
+
+
+def reasons(runs: list[IdentityRun]) -> dict[str, str]:
+    return {arm: cell.reason for (_, arm), cell in judge(runs).items()}
+
+
+def test_equal_texts_with_sound_controls_pass() -> None:
+    cells = judge([check("a", "x"), check("b", "x"), *controls("a", "x", "y")])
+    assert all(cell.ok and cell.md5 == "x" and not cell.reason for cell in cells.values())
+    assert set(cells) == {("model", "a"), ("model", "b")}
+
+
+def test_differing_texts_fail_every_arm_and_name_the_sides() -> None:
+    found = reasons([check("a", "x"), check("b", "z"), check("c", "x"), *controls("a", "x", "y")])
+    assert set(found) == {"a", "b", "c"}
+    assert set(found.values()) == {"texts differ: x of a, c; z of b"}
+
+
+def test_an_arm_that_failed_fails_alone() -> None:
+    found = reasons(
+        [
+            check("a", "x"),
+            check("b", "", status="failed", reason="exit status 3"),
+            check("c", None),
+            *controls("a", "x", "y"),
+        ]
+    )
+    assert found["a"] == ""
+    assert found["b"] == "its identity run failed: exit status 3"
+    assert found["c"] == "its identity run is missing"
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        (controls("a", "z", "y"), "gave two texts for one prompt"),
+        (controls("a", "x", "x"), "a mutated prompt gave the same text"),
+        (controls("a", "x", "y")[:1], "its mutant is missing"),
+        (controls("a", "x", "y")[1:], "its repeat is missing"),
+        (
+            [check("a", "", "repeat", status="void", reason="no text"), controls("a", "x", "y")[1]],
+            "its repeat void: no text",
+        ),
+    ],
+)
+def test_a_check_whose_controls_fail_is_void(extra: list[IdentityRun], reason: str) -> None:
+    found = reasons([check("a", "x"), check("b", "x"), *extra])
+    assert all(reason in text for text in found.values())
+
+
+def test_groups_are_judged_apart() -> None:
+    found = judge(
+        [
+            check("a", "x", group="on"),
+            *controls("a", "x", "y", "on"),
+            check("b", "z", group="off"),
+            *controls("b", "z", "z", "off"),
+        ]
+    )
+    assert found["model", "a"].ok
+    assert not found["model", "b"].ok
