@@ -8,7 +8,7 @@ import pytest
 
 from coldbench.analysis.identity import IdentityCell
 from coldbench.analysis.study import gather
-from coldbench.measure.block import check_identity, measure_block
+from coldbench.measure.block import Prepared, check_identity, measure_block
 from coldbench.records import Run
 from coldbench.study.plan import Plan
 
@@ -30,17 +30,12 @@ def measured(
     results = tmp_path_factory.mktemp("results")
     receipts = []
     for name in MODELS:
-        prepared: dict[str, Any] = {
-            "model": demo_models[name],
-            "builds": demo_builds,
-            "cache": cache,
-            "results": results,
-        }
+        prepared = Prepared(demo_models[name], demo_builds, cache, results)
         receipts += [results / f"{name}.json", results / f"{name}-identity.json"]
-        measure_block(demo.block(name, "pp512-tg128", 1), receipt=receipts[-2], **prepared)
+        measure_block(demo.block(name, "pp512-tg128", 1), prepared, receipts[-2])
         identity = demo.identity(name)
         assert identity is not None
-        check_identity(identity, receipt=receipts[-1], **prepared)
+        check_identity(identity, prepared, receipts[-1])
     found = gather(results, receipts)
     return found.runs, found.frame, found.identity
 

@@ -3,15 +3,15 @@ from pathlib import Path
 from coldbench.common.files import read_json, read_records
 from coldbench.common.folders import cache_folder
 from coldbench.common.job import job
-from coldbench.measure.block import measure_block
+from coldbench.measure.block import Prepared, measure_block
 from coldbench.study.plan import BlockSpec
 
 with job(snakemake.log[0]):
-    measure_block(
-        BlockSpec.model_validate_json(snakemake.params.spec),
+    prepared = Prepared(
         model=read_json(Path(snakemake.input.model[0])),
         builds=read_records(snakemake.input.builds),
         cache=cache_folder(),
         results=Path(snakemake.params.results),
-        receipt=Path(snakemake.output[0]),
     )
+    spec = BlockSpec.model_validate_json(snakemake.params.spec)
+    measure_block(spec, prepared, receipt=Path(snakemake.output[0]))

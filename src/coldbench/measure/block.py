@@ -40,19 +40,23 @@ class Slot:
     variant: str = ""
 
 
-def measure_block(
-    spec: BlockSpec,
-    *,
-    model: dict[str, Any],
-    builds: dict[str, dict[str, Any]],
-    cache: Path,
-    results: Path,
-    receipt: Path,
-) -> None:
+@dataclass(frozen=True)
+class Prepared:
+    """What measuring starts from: the records of `sources`, and the folders to work in.
+
+    Raw records go to `results`/raw, the streams of every run to `results`/logs.
+    """
+
+    model: dict[str, Any]
+    builds: dict[str, dict[str, Any]]
+    cache: Path
+    results: Path
+
+
+def measure_block(spec: BlockSpec, prepared: Prepared, receipt: Path) -> None:
     """Measure what is missing of a block and write its receipt.
 
-    `model` and `builds` are the records of `sources`; raw records go to `results`/raw. Arms that
-    earlier passes did not know form a new pass of their own. Holds the machine alone.
+    Arms that earlier passes did not know form a new pass of their own. Holds the machine alone.
     """
     slots = [Slot(state, arm, spec.driven) for state in spec.states for arm in spec.arms]
 
@@ -64,30 +68,11 @@ def measure_block(
             arranged += [by_name[name] for name in order([*by_name], block=spec.block, seed=seed)]
         return arranged
 
-    _carry_out(
-        spec,
-        slots,
-        shuffled,
-        block=spec.block,
-        name=f"block-{spec.block:03d}",
-        model=model,
-        builds=builds,
-        cache=cache,
-        results=results,
-        receipt=receipt,
-    )
+    _carry_out(spec, prepared, receipt, slots, shuffled, spec.block, f"block-{spec.block:03d}")
 
 
-def check_identity(
-    spec: IdentitySpec,
-    *,
-    model: dict[str, Any],
-    builds: dict[str, dict[str, Any]],
-    cache: Path,
-    results: Path,
-    receipt: Path,
-) -> None:
-    """Generate the greedy text of every arm, a repeat and a mutant for each group; see above.
+def check_identity(spec: IdentitySpec, prepared: Prepared, receipt: Path) -> None:
+    """Generate the greedy text of every arm, a repeat and a mutant of each group; write a receipt.
 
     The cache state is left alone: these runs are compared, not timed.
     """
@@ -101,45 +86,31 @@ def check_identity(
             groups.add(group)
             slots.append(Slot("unmeasured", arm, spec.driven, "repeat"))
             slots.append(Slot("unmeasured", arm, mutated, "mutant"))
-    _carry_out(
-        spec,
-        slots,
-        list,
-        block=0,
-        name="identity",
-        model=model,
-        builds=builds,
-        cache=cache,
-        results=results,
-        receipt=receipt,
-    )
+    _carry_out(spec, prepared, receipt, slots, list, 0, "identity")
 
 
 def _carry_out(
     spec: BlockSpec | IdentitySpec,
+    prepared: Prepared,
+    receipt: Path,
     slots: list[Slot],
     arrange: Callable[[list[Slot]], list[Slot]],
-    *,
     block: int,
     name: str,
-    model: dict[str, Any],
-    builds: dict[str, dict[str, Any]],
-    cache: Path,
-    results: Path,
-    receipt: Path,
 ) -> None:
     title = f"{spec.study}: {spec.model} {spec.workload} {name}"
+    cache, results = prepared.cache, prepared.results
     with machine(alone=True, purpose=title):
         _no_orphans(cache)
-        check_model(model)
-        for record in builds.values():
+        check_model(prepared.model)
+        for record in prepared.builds.values():
             check_build(record)
         bench = Bench(
             study=spec.study,
             model_name=spec.model,
             workload_name=spec.workload,
-            model=model,
-            builds=builds,
+            model=prepared.model,
+            builds=prepared.builds,
             launcher=launcher_program(cache),
             home=empty_home(cache),
             results=results,
