@@ -2,11 +2,12 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from coldbench.common.errors import ColdbenchError
+from coldbench.common.errors import ColdbenchError, machine_fault
 from coldbench.drivers.registry import check_study
 from coldbench.publish.forecast import forecast
 from coldbench.sources.header import describe, read_model
@@ -34,10 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(describe(read_model(Path(given.file))))
             case "schema":
                 print(json.dumps(study_schema(), indent=2))
-    except ColdbenchError as error:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has enough; Python would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (ColdbenchError, OSError) as caught:
+        error = caught if isinstance(caught, ColdbenchError) else machine_fault(caught)
+        if error is None:
+            raise
         for line in str(error).splitlines():
             print(f"coldbench: error: {line}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)

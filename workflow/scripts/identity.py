@@ -4,12 +4,13 @@ from coldbench.common.files import read_json, read_records
 from coldbench.common.folders import cache_folder
 from coldbench.common.job import job
 from coldbench.measure.block import Prepared, check_identity
+from coldbench.sources import built, models
 from coldbench.study.plan import IdentitySpec
 
 with job(snakemake.log[0]):
     prepared = Prepared(
-        model=read_json(Path(snakemake.input.model[0])),
-        builds=read_records(snakemake.input.builds),
+        model=read_json(Path(snakemake.input.model[0]), models.RECORD_KEYS),
+        builds=read_records(snakemake.input.builds, built.RECORD_KEYS),
         cache=cache_folder(),
         results=Path(snakemake.params.results),
     )

@@ -61,10 +61,18 @@ def _of_two(one: Run, other: Run) -> list[str]:
 
 def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return [
-        f"{name} {one.get(name, 'n/a')} against {other.get(name, 'n/a')}"
+        f"{name} {_words(one.get(name, 'n/a'))} against {_words(other.get(name, 'n/a'))}"
         for name in sorted(one.keys() | other.keys())
         if one.get(name) != other.get(name)
     ]
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {each}" for name, each in value.items())
+    return str(value)
 
 
 def _flags(argv: Sequence[str]) -> dict[str, list[str]]:

@@ -13,12 +13,16 @@ from coldbench.common.files import read_json
 from coldbench.records import Run
 from coldbench.study.schema import STATES
 
+_RECEIPT = ("model", "workload", "journal", "cells")
+
 
 @dataclass(frozen=True)
 class Measured:
     """All records of the study, the tidy table of its present cells, and the identity outcomes."""
 
     runs: list[Run]
+    present: list[Run]
+    """Records of the present cells, controls included, under the names that these now have."""
     frame: pd.DataFrame
     identity: dict[tuple[str, str], IdentityCell]
     left_out: int
@@ -30,13 +34,12 @@ def gather(results: Path, receipts: Iterable[Path], group_by: tuple[str, ...] = 
 
     Raises ColdbenchError for an unreadable receipt or journal.
     """
-    documents = [read_json(path) for path in receipts]
+    documents = [read_json(path, _RECEIPT) for path in receipts]
     runs = load_runs(dict.fromkeys(results / document["journal"] for document in documents))
     cells = {
         entry["cell"]: (document["model"], document["workload"], entry["arm"])
         for document in documents
         for entry in document["cells"]
-        if entry["state"] in STATES
     }
     last = {run.cell: run for run in runs}
     identity = [
@@ -45,7 +48,12 @@ def gather(results: Path, receipts: Iterable[Path], group_by: tuple[str, ...] = 
         for entry in document["cells"]
         if entry["state"] not in STATES
     ]
-    return Measured(runs, tidy(runs, cells), judge(identity), left_out(runs, cells))
+    present = [
+        run.model_copy(update=dict(zip(("model", "workload", "arm"), cells[run.cell], strict=True)))
+        for run in runs
+        if run.cell in cells
+    ]
+    return Measured(runs, present, tidy(runs, cells), judge(identity), left_out(runs, cells))
 
 
 def _identity_run(

@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,19 +52,24 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file that coldbench wrote.
+def read_json(path: Path, needs: Collection[str] = ()) -> Any:
+    """Read a JSON file that coldbench wrote, a mapping that has the keys `needs`.
 
-    Raises ColdbenchError where it is missing or damaged.
+    Raises ColdbenchError where it is missing, damaged or something else.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if missing := [key for key in needs if not isinstance(value, dict) or key not in value]:
+            raise ValueError(f"it has no {missing[0]}")
+    except (OSError, ValueError, RecursionError) as error:
         raise ColdbenchError(
             f"{path}: unreadable ({error}); delete it and run the workflow again"
         ) from error
+    return value
 
 
-def read_records(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Any]:
+def read_records(
+    paths: Iterable[str | os.PathLike[str]], needs: Collection[str] = ()
+) -> dict[str, Any]:
     """Read JSON records by their names, the files' stems; raises ColdbenchError as read_json."""
-    return {Path(path).stem: read_json(Path(path)) for path in paths}
+    return {Path(path).stem: read_json(Path(path), needs) for path in paths}

@@ -7,6 +7,16 @@ from pathlib import Path
 from coldbench.common.errors import ColdbenchError
 
 
+def expanded(path: str) -> Path:
+    """Return a path with `~` and `~USER` replaced; raises ColdbenchError for an unknown user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ColdbenchError(
+            f"{path}: there is no home folder of that name; write the folder out"
+        ) from None
+
+
 def cache_folder() -> Path:
     """Return the cache's root: $COLDBENCH_CACHE, else coldbench/ in the user's cache folder.
 
@@ -14,9 +24,9 @@ def cache_folder() -> Path:
     """
     named = os.environ.get("COLDBENCH_CACHE")
     if named:
-        return Path(named).expanduser().resolve()
+        return expanded(named).resolve()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return (Path(base).expanduser() / "coldbench").resolve()
+    return (expanded(base) / "coldbench").resolve()
 
 
 def need_space(folder: Path, need_bytes: int, purpose: str) -> None:
@@ -30,6 +40,10 @@ def need_space(folder: Path, need_bytes: int, purpose: str) -> None:
     free = shutil.disk_usage(existing).free
     if free < need_bytes:
         raise ColdbenchError(
-            f"{folder}: {purpose} needs {need_bytes / 2**30:.1f} GiB of disk, "
-            f"{free / 2**30:.1f} GiB are free; free some or set COLDBENCH_CACHE to another disk"
+            f"{folder}: {purpose} needs {_amount(need_bytes)} of disk, {_amount(free)} are free; "
+            "free some or set COLDBENCH_CACHE to another disk"
         )
+
+
+def _amount(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coldbench.common.errors import ColdbenchError
+from coldbench.common.errors import ColdbenchError, machine_fault
 
 
 @contextmanager
@@ -16,17 +16,23 @@ def job(log_file: str | os.PathLike[str]) -> Iterator[None]:
 
     Any other exception is a fault of ours: its traceback goes to both as well.
     """
-    path = Path(log_file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handlers: list[logging.Handler] = [
-        logging.StreamHandler(sys.stderr),
-        logging.FileHandler(path, mode="a", encoding="utf-8"),
-    ]
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    unwritable: OSError | None = None
+    try:
+        path = Path(log_file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(path, mode="a", encoding="utf-8"))
+    except OSError as error:
+        unwritable = error
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
+    # On a full disk the log file fails with everything else; stderr still says what happened.
+    logging.raiseExceptions = False
     log = logging.getLogger("coldbench")
     try:
+        if unwritable is not None:
+            raise unwritable
         yield
     except ColdbenchError as error:
         log.error("error: %s", error)
@@ -34,6 +40,9 @@ def job(log_file: str | os.PathLike[str]) -> Iterator[None]:
     except KeyboardInterrupt:
         log.error("interrupted; the same command continues where this stopped")
         sys.exit(130)
-    except Exception:
-        log.exception("internal error (please report it with this log)")
+    except Exception as error:
+        if isinstance(error, OSError) and (told := machine_fault(error)):
+            log.error("error: %s", told)
+        else:
+            log.exception("internal error (please report it with this log)")
         sys.exit(1)

@@ -32,9 +32,17 @@ def machine_lock_path() -> Path:
 def machine(*, alone: bool, purpose: str) -> Iterator[None]:
     """Hold the machine: `alone` for measuring, together with others for builds and downloads.
 
-    Waits as long as it takes and says in the log what it waits for.
+    Waits as long as it takes and says in the log what it waits for. Raises ColdbenchError where
+    the lock file cannot be opened.
     """
-    descriptor = _open(machine_lock_path())
+    path = machine_lock_path()
+    try:
+        descriptor = _open(path)
+    except OSError as error:
+        raise ColdbenchError(
+            f"{path}: the machine's lock file cannot be opened: {error.strerror}; "
+            "set COLDBENCH_LOCK to a file that all users of this machine can write"
+        ) from error
     mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
     waiting = False
     try:
@@ -55,11 +63,17 @@ def machine(*, alone: bool, purpose: str) -> Iterator[None]:
 def keep_alone(folder: Path) -> None:
     """Claim a results folder for the rest of this process's life.
 
-    Raises ColdbenchError where another process has it. Unlike a lock file that names its owner,
-    nothing stays behind when this process is killed.
+    Raises ColdbenchError where another process has it, and where it cannot be written.
+    Unlike a lock file that names its owner, nothing stays behind when this process is killed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = _open(folder / ".lock")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = _open(folder / ".lock")
+    except OSError as error:
+        raise ColdbenchError(
+            f"{error.filename or folder}: results cannot be written here: {error.strerror}; "
+            "mend that or choose another folder (--config results=FOLDER)"
+        ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

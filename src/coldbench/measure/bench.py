@@ -1,5 +1,6 @@
 """One run: refuse it with a reason, or put the cache in its state, launch, observe, record."""
 
+import os
 import resource
 import shutil
 import tempfile
@@ -11,13 +12,20 @@ from typing import Any
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.hashing import data_sha256, text_md5
-from coldbench.drivers.base import Output, Result
+from coldbench.drivers.base import Output, Result, failure
 from coldbench.drivers.registry import driver_for
 from coldbench.measure import preflight
 from coldbench.measure.cgroup import Budget, memory_budget
 from coldbench.measure.host import host_facts, host_state
 from coldbench.measure.journal import PlannedRun
-from coldbench.measure.launcher import PAD, Launched, environment_for, launch
+from coldbench.measure.launcher import (
+    PAD,
+    Launched,
+    LauncherError,
+    LauncherKilledError,
+    environment_for,
+    launch,
+)
 from coldbench.measure.pagecache import evict, resident_bytes
 from coldbench.records import PROTOCOL, CacheState, Residency, Run
 from coldbench.study.plan import Arm
@@ -155,11 +163,16 @@ class Bench:
             return record
         try:
             return self._measure(record, planned, arm, driven)
+        except LauncherError:
+            raise
+        except LauncherKilledError as error:
+            return record.model_copy(update={"status": "void", "reason": str(error)})
         except ColdbenchError as error:
             return record.model_copy(update={"reason": str(error)})
 
     def _measure(self, record: Run, planned: PlannedRun, arm: Arm, driven: Workload) -> Run:
         name = f"{planned.run}.{planned.state}.{planned.arm}.{record.attempt}"
+        unprimed = ""
         # One group for priming and measuring: pages charged to another would not be warm in it.
         with memory_budget(arm.budget, planned.cell[:12]) as group:
             if planned.state != "unmeasured":
@@ -167,7 +180,8 @@ class Bench:
             if planned.state == "warm":
                 # From an empty cache, so that what is warm is what this arm itself reads.
                 with tempfile.TemporaryDirectory(prefix="coldbench-prime-") as folder:
-                    self._launch(planned, arm, driven, Path(folder), "prime", group)
+                    primed = self._launch(planned, arm, driven, Path(folder), "prime", group)
+                unprimed = failure(driven, Output(primed.exit, b"", ""))
             before, machine_before = self._residency(), host_state()
             launched = self._launch(planned, arm, driven, self.logs, name, group)
             machine_after, after = host_state(), self._residency()
@@ -186,7 +200,10 @@ class Bench:
                 memlock_limit_bytes=_memlock_limit(),
             ),
         )
-        result = _with_budget(result, budget)
+        if result.status == "ok" and unprimed:
+            reason = f"not warm: its priming run: {unprimed}"
+            result = replace(result, status="invalid", reason=reason, metrics={})
+        result = _with_kill(result, launched, budget)
         return record.model_copy(
             update={
                 "started": launched.started,
@@ -222,6 +239,8 @@ class Bench:
         group: Budget,
     ) -> Launched:
         folder.mkdir(parents=True, exist_ok=True)
+        # Before each process: what one arm leaves there must not reach the next.
+        _empty(self.home)
         return launch(
             self.launcher,
             planned.argv,
@@ -243,11 +262,21 @@ class Bench:
         )
 
 
-def _with_budget(result: Result, budget: dict[str, Any]) -> Result:
-    if result.status == "failed" and budget["cgroup_oom_kills"]:
-        mebibytes = budget["budget_bytes"] / 2**20
-        return replace(result, reason=f"killed: out of memory under a {mebibytes:.0f} MiB budget")
-    return result
+def _with_kill(result: Result, launched: Launched, budget: dict[str, Any]) -> Result:
+    """Say what a killed run had taken until then; a process killed in its group is a failure."""
+    if budget["cgroup_oom_kills"]:
+        reason = f"killed: out of memory under a {budget['budget_bytes'] / 2**20:.0f} MiB budget"
+    elif launched.exit.ended in {"time limit", "output limit"}:
+        reason = result.reason
+    else:
+        return result
+    taken = f"peak RSS {_mebibytes(launched.memory.peak_rss_bytes)}"
+    taken += f", {_mebibytes(launched.io.read_bytes)} read"
+    return replace(result, status="failed", reason=f"{reason} ({taken})", metrics={})
+
+
+def _mebibytes(size: int | None) -> str:
+    return "n/a" if size is None else f"{size / 2**20:,.0f} MiB"
 
 
 def _memlock_limit() -> int | None:
@@ -258,6 +287,23 @@ def _memlock_limit() -> int | None:
 def empty_home(cache: Path) -> Path:
     """Return the folder that engines see as their home, emptied: the same path in every run."""
     home = cache / "home"
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
+    _empty(home)
     return home
+
+
+def _empty(home: Path) -> None:
+    try:
+        if home.is_symlink() or not home.is_dir():
+            home.unlink(missing_ok=True)
+        else:
+            # An engine may have left folders that not even their owner may list.
+            for folder, _, _ in os.walk(home):
+                for entry in Path(folder).iterdir():
+                    if entry.is_dir() and not entry.is_symlink():
+                        entry.chmod(0o700)
+            shutil.rmtree(home)
+        home.mkdir(parents=True)
+    except OSError as error:
+        raise ColdbenchError(
+            f"{home}: cannot be emptied: {error.strerror}; delete it and run the same command again"
+        ) from error

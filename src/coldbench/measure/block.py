@@ -181,6 +181,8 @@ def _run_all(
         )
         while (attempt := _next_attempt(journal, run)) is not None:
             record = bench.execute(run, slot.arm, slot.driven, attempt)
+            # Before it is recorded: a run beside which the model was replaced measured neither.
+            check_model(bench.model)
             journal.append(record)
             if record.status != "ok":
                 log.warning(

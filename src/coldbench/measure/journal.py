@@ -5,16 +5,17 @@ line. Whatever kills a block, what is missing is what the manifest lists and the
 """
 
 import errno
-import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.files import write_text
 from coldbench.records import CacheState, Run
+
+RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
 class PlannedRun(BaseModel):
@@ -43,8 +44,15 @@ class Journal:
         self.manifest_path = folder / f"{name}.manifest.jsonl"
         self.runs_path = folder / f"{name}.jsonl"
         _mend_last_line(self.runs_path)
-        self.manifest = [PlannedRun.model_validate(line) for line in _lines(self.manifest_path)]
+        self.manifest = _records(self.manifest_path, PlannedRun)
         self.runs = read_runs(self.runs_path)
+        planned = {(run.run, run.state, run.cell) for run in self.manifest}
+        for run in self.runs:
+            if (run.run, run.state, run.cell) not in planned:
+                raise ColdbenchError(
+                    f"{self.manifest_path}: does not list run {run.run}, which {self.runs_path} "
+                    "has; restore both files or move both away to measure the block again"
+                )
 
     @property
     def next_pass(self) -> int:
@@ -94,35 +102,26 @@ def read_runs(path: Path) -> list[Run]:
 
     Raises ColdbenchError naming the line that is not a record of this format.
     """
-    runs = []
-    for number, line in enumerate(_lines(path), start=1):
-        try:
-            runs.append(Run.model_validate(line))
-        except ValidationError as error:
-            fault = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in fault["loc"])
-            raise ColdbenchError(
-                f"{path}:{number}: not a run record ({place}: {fault['msg']}); "
-                "restore the file or move it away to measure the block again"
-            ) from None
-    return runs
+    return _records(path, Run)
 
 
-def _lines(path: Path) -> list[Any]:
+def _records(path: Path, kind: type[RecordT]) -> list[RecordT]:
     if not path.exists():
         return []
-    lines = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    records = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
         if not line:
             continue
         try:
-            lines.append(json.loads(line))
-        except ValueError:
+            records.append(kind.model_validate_json(line))
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            place = "".join(f"{part}: " for part in fault["loc"])
             raise ColdbenchError(
-                f"{path}:{number}: damaged line; restore the file or move it away to measure "
-                "the block again"
+                f"{path}:{number}: damaged line, or not a run record ({place}{fault['msg']}); "
+                "restore the file or move it away to measure the block again"
             ) from None
-    return lines
+    return records
 
 
 def _mend_last_line(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Run one engine process through the native launcher, and watch that somebody still wants it."""
 
+import errno
 import json
 import logging
 import os
@@ -24,6 +25,15 @@ log = logging.getLogger(__name__)
 ENVIRONMENT_BYTES = 4096
 PAD = "COLDBENCH_PAD"
 """The variable that fills the environment up; it says nothing and need not be recorded."""
+
+
+class LauncherError(ColdbenchError):
+    """The launcher itself could not do its work, so that there is no run to record."""
+
+
+class LauncherKilledError(ColdbenchError):
+    """Somebody killed the launcher, and the program with it: how the run went is unknown."""
+
 
 _WATCH_MS = 500
 _GRACE_S = 15.0
@@ -91,7 +101,8 @@ def launch(
     How the program ended is in the result, also that it could not be started. Reads and faults
     are those of the program and of the children it waited for, peak RSS is that of the largest of
     them; the split is sampled every 50 ms, so it is None where the program ended too soon. Raises
-    ColdbenchError where the launcher itself could not do its work.
+    LauncherError where the launcher itself could not do its work, LauncherKilledError where it
+    was killed, and ColdbenchError where the command line is too long for the kernel.
     """
     supervisors = _supervisors()
     with tempfile.TemporaryDirectory(prefix="coldbench-launch-") as folder:
@@ -116,17 +127,26 @@ def launch(
                 process_group=0,
             )
         except OSError as error:
-            raise ColdbenchError(
+            if error.errno == errno.E2BIG:
+                raise ColdbenchError(
+                    f"{argv[0]}: arguments and environment are longer than the kernel takes; "
+                    "shorten them (prompt, args, environment)"
+                ) from error
+            raise LauncherError(
                 f"{launcher}: cannot be started: {error.strerror}; delete it to have it built again"
             ) from error
         try:
             said = _wait(process, supervisors)
         finally:
             _stop(process)
-        if process.returncode != 0:
-            raise ColdbenchError(
-                f"{argv[0]}: its launcher ended with status {process.returncode} and no report: "
-                f"{said.strip() or 'killed?'}"
+        if process.returncode < 0:
+            raise LauncherKilledError(
+                f"{argv[0]}: its launcher was killed by signal {-process.returncode}"
+            )
+        if process.returncode > 0:
+            raise LauncherError(
+                f"{argv[0]}: cannot be run: {said.strip()}; "
+                "mend that and run the same command again"
             )
         facts = json.loads(report.read_text(encoding="utf-8"))
     return _launched(facts, argv[0], time_limit_s, output_limit_bytes)

@@ -10,10 +10,12 @@ from filelock import FileLock
 
 from coldbench.common.compiler import environment_program, find_compiler
 from coldbench.common.errors import ColdbenchError
+from coldbench.common.folders import need_space
 from coldbench.common.hashing import folder_key
 
 SOURCES = Path(__file__).parents[3] / "src" / "native"
 _LAST_LINES = 3
+_SPACE_BYTES = 8 << 20
 
 
 def launcher_program(cache: Path) -> Path:
@@ -38,6 +40,7 @@ def launcher_program(cache: Path) -> Path:
     program.parent.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(program.parent.with_suffix(".lock")):
         if not program.exists():
+            need_space(program.parent, _SPACE_BYTES, "building the launcher")
             _build("launcher", compiler.path, program.parent)
     return program
 

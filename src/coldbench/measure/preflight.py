@@ -39,7 +39,11 @@ def check(
         )
     known = known_flags(_help(program, tuple(environment.items())))
     if unknown := unknown_flags(planned.argv[1:], known):
-        return f"build {planned.build} does not know {', '.join(unknown)}", []
+        return (
+            f"build {planned.build} does not know {', '.join(unknown)}; leave it out there, or "
+            "give that build's own flag under for_build",
+            [],
+        )
     errors, notes = check_tensor_overrides(planned.argv[1:], _tensor_names(model))
     return ("; ".join(errors) or None), notes
 

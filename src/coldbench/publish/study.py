@@ -50,8 +50,8 @@ def publish_matrix(
         models=presentation.models,
         workloads=presentation.workloads,
         arms=list(presentation.arms),
-        hosts=[_host(run) for run in _one_a_machine(measured.runs)],
-        notes=notes(measured.runs),
+        hosts=[_host(run) for run in _one_a_machine(measured.present)],
+        notes=notes(measured.present),
         units=presentation.units,
     )
     write_text(markdown_file, markdown(table))

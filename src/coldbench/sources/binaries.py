@@ -9,7 +9,7 @@ from typing import Any
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.files import write_json
-from coldbench.common.folders import need_space
+from coldbench.common.folders import expanded, need_space
 from coldbench.common.hashing import file_sha256, folder_key
 from coldbench.common.locks import machine
 from coldbench.sources.built import FORMAT, describe_files, present, publishing
@@ -22,7 +22,7 @@ def ready_build(name: str, source: BinariesSource, cache: Path) -> dict[str, Any
     The record has the keys of a compiled build's, those without a meaning here empty or None.
     Raises ColdbenchError where the folder is missing, unreadable or has no program.
     """
-    folder = Path(os.path.realpath(Path(source.binaries).expanduser()))
+    folder = Path(os.path.realpath(expanded(source.binaries)))
     if not folder.is_dir():
         raise ColdbenchError(f"build {name}: folder of binaries {folder} does not exist")
     try:

@@ -20,7 +20,7 @@ from filelock import FileLock
 from coldbench.common.compiler import Compiler, require_compilers
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.files import write_json
-from coldbench.common.folders import need_space
+from coldbench.common.folders import expanded, need_space
 from coldbench.common.hashing import folder_key
 from coldbench.common.locks import machine
 from coldbench.sources.binaries import ready_build
@@ -127,7 +127,7 @@ def _compiled_build(
     if isinstance(source, SdistSource):
         family = {"package": source.pypi.partition("==")[0], "subfolder": source.subfolder}
     else:
-        family = {"folder": os.path.realpath(Path(source.folder).expanduser())}
+        family = {"folder": os.path.realpath(expanded(source.folder))}
     if isinstance(source, SdistSource):
         facts = source.model_dump()
         key = recipe.key(_identity(facts))
@@ -231,7 +231,7 @@ def _read_patches(name: str, paths: tuple[str, ...]) -> tuple[Patch, ...]:
     patches = []
     for number, path in enumerate(paths, start=1):
         try:
-            patches.append(Patch(path, Path(path).expanduser().read_bytes()))
+            patches.append(Patch(path, expanded(path).read_bytes()))
         except OSError as error:
             raise ColdbenchError(
                 f"build {name}: patch {number} ({path}) cannot be read: {error.strerror}"

@@ -18,6 +18,10 @@ FORMAT = 1
 """Part of every key: raised when the same inputs would give other programs or records."""
 
 
+RECORD_KEYS = ("programs", "libraries", "content")
+"""What a measurement needs of a record."""
+
+
 def check_build(record: dict[str, Any]) -> None:
     """Check that a record's programs and libraries are on disk as they were recorded.
 

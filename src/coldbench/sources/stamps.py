@@ -6,6 +6,7 @@ They only decide whether a job runs again; what it then finds is hashed in full.
 import os
 from pathlib import Path
 
+from coldbench.common.folders import expanded
 from coldbench.common.hashing import data_sha256, file_sha256
 from coldbench.study.schema import BinariesSource, Build, FolderSource, Model, PathSource
 
@@ -16,15 +17,15 @@ def model_stamp(model: Model) -> str:
     """Return a fingerprint of a `path` model's first file (size, times); empty for others."""
     if not isinstance(model.source, PathSource):
         return ""
-    return _file(Path(model.source.path).expanduser())
+    return _file(expanded(model.source.path))
 
 
 def build_stamp(build: Build) -> str:
     """Return a fingerprint of a build's patches (content) and local folder (sizes, times)."""
-    stamps = [_content(Path(patch).expanduser()) for patch in build.patches or ()]
+    stamps = [_content(expanded(patch)) for patch in build.patches or ()]
     match build.source:
         case FolderSource(folder=folder) | BinariesSource(binaries=folder):
-            stamps.append(_folder(Path(folder).expanduser()))
+            stamps.append(_folder(expanded(folder)))
     return data_sha256(stamps) if stamps else ""
 
 

@@ -5,6 +5,7 @@ The specs handed to jobs carry no labels, titles or comments: editing those reru
 
 import difflib
 import itertools
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -12,15 +13,16 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.common.folders import expanded
 from coldbench.study.metrics import METRICS, OF_ENGINE_TOOLS, known
 from coldbench.study.reading import Place, line_of, read_study
+from coldbench.study.scalars import NAME_LENGTH, NAME_PATTERN, Environment
 from coldbench.study.schema import (
     STATES,
     Build,
     Command,
     Comparison,
     Completion,
-    Environment,
     Level,
     ListedArm,
     Model,
@@ -28,6 +30,8 @@ from coldbench.study.schema import (
     StudyFile,
     Workload,
 )
+
+_FIELD = re.compile(r"\{([^{}]*)\}")
 
 
 class Spec(BaseModel):
@@ -270,16 +274,25 @@ class Plan:
         )
 
     def _matrix_name(self, chosen: dict[str, str]) -> str:
-        if self.file.arms.name is not None:
-            try:
-                return self.file.arms.name.format_map(chosen)
-            except (KeyError, ValueError, IndexError, AttributeError) as error:
-                raise self._fail(
-                    ("arms", "name"),
-                    f"{error} does not fit; use the factors in braces: {', '.join(chosen)}",
-                ) from None
-        rest = [f"{factor}-{level}" for factor, level in chosen.items() if factor != "build"]
-        return "-".join([chosen["build"], *rest])
+        place = ("arms", "name")
+        if (template := self.file.arms.name) is None:
+            rest = [f"{factor}-{level}" for factor, level in chosen.items() if factor != "build"]
+            name = "-".join([chosen["build"], *rest])
+        else:
+            for field in _FIELD.findall(template):
+                if field not in chosen:
+                    raise self._fail(
+                        place,
+                        f"{{{field}}} does not fit; use the factors in braces: {', '.join(chosen)}",
+                    )
+            name = _FIELD.sub(lambda field: chosen[field[1]], template)
+        if len(name) > NAME_LENGTH or not re.fullmatch(NAME_PATTERN, name):
+            raise self._fail(
+                place,
+                f"calls an arm {name[:80]!r}; names are up to {NAME_LENGTH} letters, digits, _, +, "
+                "- and inner dots",
+            )
+        return name
 
     def _listed_arm(self, listed: ListedArm, index: int, before: list[Arm]) -> Arm:
         place = ("arms", "include", index)
@@ -368,6 +381,10 @@ class Plan:
         return tuple(claims)
 
     def _check_metrics(self, place: Place, comparison: Comparison) -> None:
+        if len(set(comparison.metrics)) != len(comparison.metrics):
+            raise self._fail((*place, "metrics"), "a metric stands twice; remove one")
+        if len(set(comparison.states)) != len(comparison.states):
+            raise self._fail((*place, "states"), "a state stands twice; remove one")
         printed = [metric for work in self.workloads.values() for metric in _metrics(work)]
         for metric in comparison.metrics:
             self._known((*place, "metrics"), "metric", metric, dict.fromkeys(printed))
@@ -397,7 +414,7 @@ def find_study(name_or_path: object, root: Path) -> Path:
             f"study={name_or_path!r}: was read as a number or nothing; quote it: "
             "--config 'study=\"NAME_OR_PATH\"'"
         )
-    path = Path(name_or_path).expanduser()
+    path = expanded(name_or_path)
     if path.suffix in {".yaml", ".yml"} or "/" in name_or_path:
         if not path.is_file():
             raise ColdbenchError(f"{path}: no such study file")

@@ -18,6 +18,9 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from coldbench.common.errors import ColdbenchError
 from coldbench.study.schema import StudyFile
 
+MOST_VALUES = 200_000
+"""More than any study needs: what a few lines of nested aliases expand to is refused."""
+
 Place = tuple[str | int, ...]
 """Where a value stands in the file: keys and list indices from the top."""
 
@@ -49,18 +52,20 @@ def _load(path: Path) -> tuple[Any, dict[Place, int]]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ColdbenchError(f"{path}: cannot be read as a study file: {reason}") from None
+    lines: dict[Place, int] = {}
     try:
         node = YAML(typ="rt", pure=True).compose(text)
+        if not isinstance(node, MappingNode):
+            raise ColdbenchError(f"{path}: empty, or not a mapping of keys: is this a study file?")
+        return _plain(node, (), lines, path, ()), lines
+    except RecursionError:
+        raise ColdbenchError(f"{path}: nested too deeply to be a study file") from None
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ColdbenchError(f"{path}:{line}: not valid YAML: {error.problem}") from None
     except YAMLError as error:
         message = " ".join(str(error).split())
         raise ColdbenchError(f"{path}: not valid YAML: {message}") from None
-    if not isinstance(node, MappingNode):
-        raise ColdbenchError(f"{path}: empty, or not a mapping of keys: is this a study file?")
-    lines: dict[Place, int] = {}
-    return _plain(node, (), lines, path, ()), lines
 
 
 def _plain(
@@ -68,12 +73,16 @@ def _plain(
 ) -> Any:
     line = node.start_mark.line + 1
     lines.setdefault(place, line)
+    if len(lines) > MOST_VALUES:
+        raise ColdbenchError(
+            f"{path}:{line}: more than {MOST_VALUES} values; do aliases (*NAME) multiply?"
+        )
     if id(node) in open_nodes:
         raise ColdbenchError(f"{path}:{line}: an anchor that contains itself")
     inside = (*open_nodes, id(node))
     match node:
         case ScalarNode():
-            return node.value
+            return _scalar(node, path)
         case SequenceNode():
             return [
                 _plain(item, (*place, index), lines, path, inside)
@@ -85,7 +94,7 @@ def _plain(
                 key_line = key_node.start_mark.line + 1
                 if not isinstance(key_node, ScalarNode):
                     raise ColdbenchError(f"{path}:{key_line}: a key must be a single word")
-                key = key_node.value
+                key = _scalar(key_node, path)
                 if key in mapping:
                     first = lines[*place, key]
                     raise ColdbenchError(
@@ -96,6 +105,16 @@ def _plain(
                 mapping[key] = _plain(value_node, (*place, key), lines, path, inside)
             return mapping
     raise ColdbenchError(f"{path}:{line}: unexpected YAML")
+
+
+def _scalar(node: ScalarNode, path: Path) -> str:
+    text = str(node.value)
+    if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in text):
+        raise ColdbenchError(
+            f"{path}:{node.start_mark.line + 1}: {text[:40]!r} has a character that no command "
+            "line can hold (\\0 or half of a surrogate pair); remove it"
+        )
+    return text
 
 
 def _place(location: tuple[Any, ...], data: Any) -> Place:
@@ -144,6 +163,8 @@ def _explain(fault: Any, data: Any) -> str:
             return f"{key}: the key driver is missing"
         case "string_pattern_mismatch":
             return f"{key}: {_given(fault)} does not have the form {fault['ctx']['pattern']}"
+        case "tuple_type":
+            return f"{key}: needs a list, such as [one, two], not {_given(fault)}"
         case "value_error" | "source":
             return f"{key}: {str(fault['msg']).removeprefix('Value error, ')}"
         case _:

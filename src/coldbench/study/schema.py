@@ -9,77 +9,31 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
     Tag,
-    WithJsonSchema,
     model_validator,
 )
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|KiB|MiB|GiB|TiB)", re.ASCII)
-_UNIT_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h)", re.ASCII)
-_UNIT_SECONDS = {"s": 1, "min": 60, "h": 3600}
-_PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%", re.ASCII)
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_+-]*(\.[A-Za-z0-9_+-]+)*$"
-"""Names become folder names, wildcards and table rows: no spaces, no slash, no leading dash."""
+from coldbench.study.scalars import (
+    Arguments,
+    Duration,
+    Environment,
+    LocalPath,
+    Name,
+    Percent,
+    RegularExpression,
+    Requirement,
+    Sha256,
+    Size,
+    Text,
+    TextPattern,
+    listed,
+)
 
-
-def _size(value: Any) -> Any:
-    if isinstance(value, int):
-        return value
-    if match := _SIZE.fullmatch(str(value)):
-        return round(float(match[1]) * _UNIT_BYTES[match[2]])
-    raise ValueError("a size is a number with a binary unit, such as 512MiB or 8GiB")
-
-
-def _duration(value: Any) -> Any:
-    if isinstance(value, float | int):
-        return value
-    if match := _DURATION.fullmatch(str(value)):
-        return float(match[1]) * _UNIT_SECONDS[match[2]]
-    raise ValueError("a duration is a number with a unit, such as 90s, 10min or 2h")
-
-
-def _percent(value: Any) -> Any:
-    if isinstance(value, float | int):
-        return value
-    if match := _PERCENT.fullmatch(str(value)):
-        return float(match[1]) / 100
-    raise ValueError("a margin is in per cent, such as 3%")
-
-
-def _regular_expression(value: str) -> str:
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from None
-    return value
-
-
-def _listed(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
-_TEXT_OR_NUMBER = WithJsonSchema({"type": ["string", "number", "boolean"]})
-Text = Annotated[str, _TEXT_OR_NUMBER]
-Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=64)]
-Size = Annotated[int, BeforeValidator(_size), Field(gt=0), WithJsonSchema({"type": "string"})]
-Duration = Annotated[
-    float, BeforeValidator(_duration), Field(gt=0), WithJsonSchema({"type": "string"})
-]
-Percent = Annotated[
-    float, BeforeValidator(_percent), Field(gt=0, lt=1), WithJsonSchema({"type": "string"})
-]
-RegularExpression = Annotated[str, AfterValidator(_regular_expression)]
-Arguments = tuple[Text, ...]
-Environment = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Requirement = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+_-]+$")]
 State = Literal["cold", "warm"]
 STATES: tuple[State, ...] = ("cold", "warm")
 
@@ -150,7 +104,7 @@ class PypiFileSource(Section):
 class PathSource(Section):
     """A model on this machine; for a split model, its first shard."""
 
-    path: str = Field(min_length=1)
+    path: LocalPath
     sha256: Sha256 | None = None
 
 
@@ -185,13 +139,13 @@ class SdistSource(Section):
 class FolderSource(Section):
     """Engine source in a folder of this machine (read, never written)."""
 
-    folder: str = Field(min_length=1)
+    folder: LocalPath
 
 
 class BinariesSource(Section):
     """Ready programs in a folder of this machine."""
 
-    binaries: str = Field(min_length=1)
+    binaries: LocalPath
 
 
 BuildSource = Annotated[
@@ -208,7 +162,7 @@ class Build(Section):
     label: str | None = None
     like: Name | None = None
     source: BuildSource | None = None
-    patches: tuple[str, ...] | None = None
+    patches: tuple[LocalPath, ...] | None = None
     cmake: dict[str, Text] | None = None
     targets: tuple[str, ...] | None = None
 
@@ -243,7 +197,7 @@ class Completion(_Workload):
     driver: Literal["llama-completion"]
     prompt: str = Field(min_length=1)
     tokens: int = Field(default=64, gt=0)
-    text: RegularExpression | None = None
+    text: TextPattern | None = None
 
 
 class Metric(Section):
@@ -269,7 +223,7 @@ class Command(_Workload):
     driver: Literal["command"]
     program: str
     metrics: dict[Name, Metric] = Field(min_length=1)
-    text: RegularExpression | None = None
+    text: TextPattern | None = None
 
 
 Workload = Annotated[BatchedBench | Bench | Completion | Command, Field(discriminator="driver")]
@@ -316,7 +270,9 @@ class ListedArm(Section):
 class Arms(Section):
     """The treatments: every combination of `matrix` less `exclude`, and those in `include`."""
 
-    matrix: dict[Name, Annotated[tuple[Name, ...], BeforeValidator(_listed)]] = {}
+    matrix: dict[
+        Name, Annotated[tuple[Name, ...], BeforeValidator(listed), Field(min_length=1)]
+    ] = {}
     exclude: tuple[dict[Name, Name], ...] = ()
     include: tuple[ListedArm, ...] = ()
     name: str | None = None
@@ -360,8 +316,10 @@ class Comparison(Section):
 
     treatment: Name
     control: Name
-    metrics: Annotated[tuple[Name, ...], BeforeValidator(_listed)] = ("prompt_tps",)
-    states: Annotated[tuple[State, ...], BeforeValidator(_listed)] = STATES
+    metrics: Annotated[tuple[Name, ...], BeforeValidator(listed), Field(min_length=1)] = (
+        "prompt_tps",
+    )
+    states: Annotated[tuple[State, ...], BeforeValidator(listed), Field(min_length=1)] = STATES
     margin: Percent = 0.03
     better: Literal["higher", "lower"] | None = None
 

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.common.folders import expanded
 from coldbench.study.plan import Plan, find_study
 from coldbench.study.reading import suggest
 
@@ -41,5 +42,17 @@ def open_study(config: Mapping[str, Any], root: str | os.PathLike[str]) -> tuple
             f"--config {fault['loc'][0]}: {fault['msg']}, not {fault['input']!r}; quote it"
         ) from None
     if settings.cache:
-        os.environ["COLDBENCH_CACHE"] = str(Path(settings.cache).expanduser().resolve())
-    return settings, Plan(path)
+        os.environ["COLDBENCH_CACHE"] = str(expanded(settings.cache).resolve())
+    results = str(expanded(settings.results))
+    _usable("--config results", results)
+    _usable(str(path), path.stem)
+    return settings.model_copy(update={"results": results}), Plan(path)
+
+
+def _usable(place: str, text: str) -> None:
+    """Refuse what cannot be part of the results' path: Snakemake reads braces as wildcards."""
+    if text.strip(".") == "" or any(letter in "{}" or ord(letter) < 32 for letter in text):
+        raise ColdbenchError(
+            f"{place}: {text!r} cannot name a results folder (empty, dots alone, braces or control "
+            "characters); choose another name"
+        )

@@ -1,0 +1,99 @@
+"""The scalars of a study file: sizes, durations, names, paths, from the text that was written."""
+
+import os
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from coldbench.common.errors import ColdbenchError
+from coldbench.common.folders import expanded
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|KiB|MiB|GiB|TiB)", re.ASCII)
+_UNIT_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_LARGEST_BYTES = 2**52
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h)", re.ASCII)
+_UNIT_SECONDS = {"s": 1, "min": 60, "h": 3600}
+_LONGEST_S = 8760 * 3600
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%", re.ASCII)
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_+-]*(\.[A-Za-z0-9_+-]+)*$"
+NAME_LENGTH = 64
+"""Names become folder names, wildcards and table rows: no spaces, no slash, no leading dash."""
+
+
+def _size(value: Any) -> Any:
+    if isinstance(value, int):
+        return value
+    if match := _SIZE.fullmatch(str(value)):
+        size = float(match[1]) * _UNIT_BYTES[match[2]]
+        if size >= _LARGEST_BYTES:
+            raise ValueError("a size must be below 4096 TiB")
+        return round(size)
+    raise ValueError("a size is a number with a binary unit, such as 512MiB or 8GiB")
+
+
+def _duration(value: Any) -> Any:
+    if isinstance(value, float | int):
+        return value
+    if match := _DURATION.fullmatch(str(value)):
+        seconds = float(match[1]) * _UNIT_SECONDS[match[2]]
+        if seconds > _LONGEST_S:
+            raise ValueError("a duration must be at most 8760h (a year)")
+        return seconds
+    raise ValueError("a duration is a number with a unit, such as 90s, 10min or 2h")
+
+
+def _percent(value: Any) -> Any:
+    if isinstance(value, float | int):
+        return value
+    if match := _PERCENT.fullmatch(str(value)):
+        return float(match[1]) / 100
+    raise ValueError("a margin is in per cent, such as 3%")
+
+
+def _regular_expression(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return value
+
+
+def _text_pattern(value: str) -> str:
+    if re.compile(value).groups < 1:
+        raise ValueError("needs a group: the generated text")
+    return value
+
+
+def _local_path(value: str) -> str:
+    if len(value) > 4000 or any(len(os.fsencode(part)) > 255 for part in value.split("/")):
+        raise ValueError("is too long for a path")
+    try:
+        expanded(value)
+    except ColdbenchError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def listed(value: Any) -> Any:
+    """Return a single word as a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+_TEXT_OR_NUMBER = WithJsonSchema({"type": ["string", "number", "boolean"]})
+Text = Annotated[str, _TEXT_OR_NUMBER]
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=NAME_LENGTH)]
+Size = Annotated[int, BeforeValidator(_size), Field(gt=0), WithJsonSchema({"type": "string"})]
+Duration = Annotated[
+    float, BeforeValidator(_duration), Field(gt=0), WithJsonSchema({"type": "string"})
+]
+Percent = Annotated[
+    float, BeforeValidator(_percent), Field(gt=0, lt=1), WithJsonSchema({"type": "string"})
+]
+RegularExpression = Annotated[str, AfterValidator(_regular_expression)]
+TextPattern = Annotated[RegularExpression, AfterValidator(_text_pattern)]
+LocalPath = Annotated[str, Field(min_length=1), AfterValidator(_local_path)]
+Arguments = tuple[Text, ...]
+Environment = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Requirement = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+_-]+$")]
