@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(describe(read_model(Path(given.file))))
             case "schema":
                 print(json.dumps(study_schema(), indent=2))
-        sys.stdout.flush()
+        print(end="", flush=True)
     except BrokenPipeError:
         # Whoever read has enough; Python would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -52,6 +52,7 @@ def test_the_manifest_is_on_disk_before_any_run(tmp_path: Path) -> None:
 def test_records_are_read_back_as_written(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "b")
     text = "line one\nand\u2028two"
+    journal.plan([planned(1)])
     journal.append(record(planned(1), reason=text, metrics={"prompt_tps": 12.5}))
     (run,) = Journal(tmp_path, "b").runs
     assert run.reason == text

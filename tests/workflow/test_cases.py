@@ -275,6 +275,8 @@ def test_outputs_of_old_new_and_broken_versions_stand_in_one_report(
     assert all(last[name]["effective"]["load_mode"] == "mmap" for name in good)
     assert last["extra-key"]["rows"][0]["blas"] is True
     assert told["log-first"] == "ok: "
+    for stream in last["cut"]["output"].values():
+        assert f"results/toy/{stream}" in output
     for name, words in {
         "without-rate": "invalid: missing key avg_ts",
         "cut": "invalid: partial: JSON cut off after",

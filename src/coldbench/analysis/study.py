@@ -9,11 +9,12 @@ import pandas as pd
 
 from coldbench.analysis.identity import IdentityCell, IdentityRun, judge
 from coldbench.analysis.summary import left_out, load_runs, tidy
+from coldbench.common.errors import ColdbenchError
 from coldbench.common.files import read_json
 from coldbench.records import Run
 from coldbench.study.schema import STATES
 
-_RECEIPT = ("model", "workload", "journal", "cells")
+_RECEIPT = ("model", "workload", "journal", "cells", "runs")
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,10 @@ def gather(results: Path, receipts: Iterable[Path], group_by: tuple[str, ...] = 
 
     Raises ColdbenchError for an unreadable receipt or journal.
     """
+    receipts = [*receipts]
     documents = [read_json(path, _RECEIPT) for path in receipts]
     runs = load_runs(dict.fromkeys(results / document["journal"] for document in documents))
+    _check_complete(documents, receipts, runs)
     cells = {
         entry["cell"]: (document["model"], document["workload"], entry["arm"])
         for document in documents
@@ -54,6 +57,22 @@ def gather(results: Path, receipts: Iterable[Path], group_by: tuple[str, ...] = 
         if run.cell in cells
     ]
     return Measured(runs, present, tidy(runs, cells), judge(identity), left_out(runs, cells))
+
+
+def _check_complete(
+    documents: Iterable[dict[str, Any]], receipts: Iterable[Path], runs: Iterable[Run]
+) -> None:
+    """Refuse a journal that lost runs since its receipt was written: a table would miss them."""
+    recorded: dict[str, set[str]] = {}
+    for run in runs:
+        recorded.setdefault(run.cell, set()).add(run.run)
+    for document, receipt in zip(documents, receipts, strict=True):
+        found = set().union(*(recorded.get(entry["cell"], ()) for entry in document["cells"]))
+        if lost := sorted(set(document["runs"]) - found):
+            raise ColdbenchError(
+                f"{document['journal']}: lacks run {lost[0]}, which was measured; restore the "
+                f"file, or delete {receipt} and run the workflow again to measure it anew"
+            )
 
 
 def _identity_run(

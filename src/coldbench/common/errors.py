@@ -15,6 +15,7 @@ class ColdbenchError(Exception):
 _OF_THE_MACHINE = frozenset(
     {
         *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO),
+        errno.EEXIST,  # a file where a folder has to be
         *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE),
         *(errno.ENOMEM, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN),
     }

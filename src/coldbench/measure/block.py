@@ -16,7 +16,7 @@ from coldbench.measure.bench import Bench, empty_home
 from coldbench.measure.journal import Journal, PlannedRun
 from coldbench.measure.native import launcher_program
 from coldbench.measure.schedule import order
-from coldbench.records import CacheState
+from coldbench.records import CacheState, Run
 from coldbench.sources.builds import check_build
 from coldbench.sources.models import check_model
 from coldbench.study.plan import Arm, BlockSpec, IdentitySpec
@@ -102,9 +102,7 @@ def _carry_out(
     cache, results = prepared.cache, prepared.results
     with machine(alone=True, purpose=title):
         _no_orphans(cache)
-        check_model(prepared.model)
-        for record in prepared.builds.values():
-            check_build(record)
+        _check_sources(prepared)
         bench = Bench(
             study=spec.study,
             model_name=spec.model,
@@ -135,6 +133,7 @@ def _carry_out(
         journal.plan([plan(slot, position) for position, slot in enumerate(arrange(new), start=1)])
         planned = [run for run in journal.manifest if (run.state, run.cell) in wanted]
         _run_all(bench, journal, planned, wanted, title)
+        _check_sources(prepared)
     write_json(
         receipt,
         {
@@ -156,6 +155,13 @@ def _carry_out(
     )
 
 
+def _check_sources(prepared: Prepared) -> None:
+    """Refuse to measure, or to vouch for, what is no longer what the records say it is."""
+    check_model(prepared.model)
+    for record in prepared.builds.values():
+        check_build(record)
+
+
 def _run_all(
     bench: Bench,
     journal: Journal,
@@ -163,7 +169,7 @@ def _run_all(
     slots: dict[tuple[CacheState, str], Slot],
     title: str,
 ) -> None:
-    left = [run for run in planned if _next_attempt(journal, run) is not None]
+    left = [run for run in planned if _missing(journal, run)]
     begun = time.monotonic()
     for index, run in enumerate(left):
         slot = slots[run.state, run.cell]
@@ -179,27 +185,40 @@ def _run_all(
             slot.variant or run.state,
             slot.arm.name,
         )
-        while (attempt := _next_attempt(journal, run)) is not None:
+        while True:
+            attempt = len(journal.attempts(run)) + 1
             record = bench.execute(run, slot.arm, slot.driven, attempt)
             # Before it is recorded: a run beside which the model was replaced measured neither.
             check_model(bench.model)
             journal.append(record)
             if record.status != "ok":
+                kept = " and ".join(str(bench.results / path) for path in record.output.values())
                 log.warning(
-                    "%s | %s %s: %s: %s",
+                    "%s | %s %s: %s: %s%s",
                     title,
                     run.state,
                     slot.arm.name,
                     record.status,
                     record.reason,
+                    f" (output: {kept})" if kept else "",
                 )
+            if not _void(journal.attempts(run)):
+                break
 
 
-def _next_attempt(journal: Journal, planned: PlannedRun) -> int | None:
+def _missing(journal: Journal, planned: PlannedRun) -> bool:
+    """Return whether a job that begins has this run to make: it was not made, or not for good.
+
+    What refused a run may have been mended since, so each job tries it anew.
+    """
     attempts = journal.attempts(planned)
-    if attempts and (attempts[-1].status != "void" or len(attempts) >= VOID_ATTEMPTS):
-        return None
-    return len(attempts) + 1
+    return not attempts or attempts[-1].status == "refused" or _void(attempts)
+
+
+def _void(attempts: list[Run]) -> bool:
+    """Return whether a run still wants another attempt; refusals do not count against it."""
+    made = [run for run in attempts if run.status != "refused"]
+    return attempts[-1].status == "void" and len(made) < VOID_ATTEMPTS
 
 
 def _no_orphans(cache: Path) -> None:

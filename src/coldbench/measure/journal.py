@@ -116,9 +116,10 @@ def _records(path: Path, kind: type[RecordT]) -> list[RecordT]:
             records.append(kind.model_validate_json(line))
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
+            kind_of = "damaged line" if fault["type"] == "json_invalid" else "not a run record"
             place = "".join(f"{part}: " for part in fault["loc"])
             raise ColdbenchError(
-                f"{path}:{number}: damaged line, or not a run record ({place}{fault['msg']}); "
+                f"{path}:{number}: {kind_of} ({place}{fault['msg']}); "
                 "restore the file or move it away to measure the block again"
             ) from None
     return records

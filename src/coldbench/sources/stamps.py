@@ -41,7 +41,7 @@ def _file(path: Path) -> str:
         status = path.stat()
     except OSError:
         return MISSING
-    return f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
+    return f"{path.resolve()} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 def _folder(folder: Path) -> str:
