@@ -27,6 +27,7 @@ rule all:
         rules.matrix.output,
         rules.summary.output,
         rules.provenance.output,
+        rules.outcome.output,
 
 
 onstart:

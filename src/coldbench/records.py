@@ -8,16 +8,32 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-FORMAT = 1
+FORMAT = 2
 """Version of the record; raised when a field changes its meaning."""
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of how a run is made; raising it makes every cell new."""
 
-Status = Literal["ok", "failed", "invalid", "void", "refused"]
-"""ok; failed: the program did; invalid: a result that cannot be right; void: exit 0 without a
-result, or treatment not delivered; refused: not started, since its cache state, flags or budget
-could not be had."""
+Status = Literal[
+    "ok",
+    "failed",
+    "over budget",
+    "not cold",
+    "not warm",
+    "not delivered",
+    "disturbed",
+    "invalid",
+    "void",
+    "refused",
+]
+"""The one vocabulary of outcomes; only `ok` gives figures.
+
+failed: the program did (exit status, signal, time or output limit); over budget: killed by its
+memory budget; not cold, not warm: its cache state could not be certified; not delivered: its
+treatment was not seen, or the opposite was; disturbed: other work was on the machine; invalid: a
+result that cannot be right; void: exit 0 without a result, or its launcher was killed; refused:
+not started, since its flags, program or budget could not be had.
+"""
 
 CacheState = Literal["cold", "warm", "unmeasured"]
 
@@ -39,7 +55,11 @@ class Exit(_Record):
 
 
 class Memory(_Record):
-    """Memory of the engine process alone; the split is of the sample with the largest RSS."""
+    """Memory of the engine process alone; the split is of the sample with the largest RSS.
+
+    `tree_peak_rss_bytes` is the largest sum over the process and its descendants, of at most
+    `processes` at a time; the `cgroup_` figures are the control group's own, page cache included.
+    """
 
     peak_rss_bytes: int | None = None
     anon_at_peak_bytes: int | None = None
@@ -47,15 +67,24 @@ class Memory(_Record):
     shmem_at_peak_bytes: int | None = None
     swap_at_peak_bytes: int | None = None
     peak_locked_bytes: int | None = None
+    tree_peak_rss_bytes: int | None = None
+    processes: int | None = None
     budget_bytes: int | None = None
     cgroup_peak_bytes: int | None = None
     cgroup_oom_kills: int | None = None
 
 
 class Io(_Record):
-    """Physical reads (they count what mmap faults in) and faults of the engine process."""
+    """Physical reads (they count what mmap faults in) and faults of the engine process.
+
+    `read_bytes` are by the process's own counters, `second_read_bytes` by `second_route`;
+    `attributed` says whether the two agree.
+    """
 
     read_bytes: int | None = None
+    second_read_bytes: int | None = None
+    second_route: str | None = None
+    attributed: bool | None = None
     rchar_bytes: int | None = None
     major_faults: int | None = None
     minor_faults: int | None = None
@@ -66,6 +95,11 @@ class Residency(_Record):
 
     files: dict[str, int] = {}
     table_bytes: int | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """Return the bytes of all files."""
+        return sum(self.files.values())
 
 
 class Run(_Record):
@@ -97,6 +131,14 @@ class Run(_Record):
     load_s: float | None = None
     metrics: dict[str, float] = {}
     effective: dict[str, Any] = {}
+    certificate: dict[str, Any] = {}
+    """How the cache state was certified."""
+    delivered: dict[str, bool] = {}
+    """What had to be seen (or not) of the treatment, and whether it was so."""
+    loaded: list[str] | None = None
+    """Files that the process had mapped as code."""
+    disturbance: dict[str, float | None] = {}
+    """What else the machine did meanwhile."""
     memory: Memory = Memory()
     io: Io = Io()
     before: Residency = Residency()

@@ -2,7 +2,7 @@
  * launcher: runs one program alone, bounds it, watches its memory and reports how it ended.
  *
  *   launcher --parent PID --report FILE --stdout FILE --stderr FILE --time-limit SECONDS
- *            --output-limit BYTES [--cgroup PROCS_FILE] [--cpus LIST] -- PROGRAM [ARGUMENT]...
+ *            --output-limit BYTES [--cgroup PROCS_FILE]... [--cpus LIST] -- PROGRAM [ARGUMENT]...
  *
  * PROGRAM is a path; it gets the launcher's own environment, an empty stdin, no other open files,
  * a session of its own and default signals. The report is one JSON object in which -1 is a value
@@ -12,9 +12,11 @@
  * starts at the size of whatever forked it, and a clean-up that must survive `kill -9` of its
  * caller has to live elsewhere.
  *
- * Sources: prctl(2), getrusage(2), waitid(2), proc_pid_status(5), proc_pid_io(5), cgroups(7).
+ * Sources: prctl(2), getrusage(2), waitid(2), cgroups(7).
  */
 #define _GNU_SOURCE
+#include "watch.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -37,29 +39,23 @@
 #define SYS_close_range 436 /* the same on all architectures; older headers lack the name */
 #endif
 
-enum { FIRST_TICK_MS = 1, TICK_MS = 50, SWEEP_MS = 10, SWEEPS = 1000 };
+enum { FIRST_TICK_MS = 1, TICK_MS = 50, SWEEP_MS = 10, SWEEPS = 1000, CGROUPS = 4 };
 
 struct options {
     pid_t parent;
-    const char *report, *out, *err, *cgroup, *cpus;
+    const char *report, *out, *err, *cpus;
+    const char *cgroups[CGROUPS + 1]; /* up to the first NULL */
     double time_limit_s;
     long long output_limit_bytes;
     char **argv;
 };
 
-/* kB; -1 where unknown. The split belongs to the sample with the largest RSS. */
-struct memory {
-    long long rss, anon, file, shmem, swap, locked;
-};
-
-struct io {
-    long long rchar, read_bytes; /* -1 where unknown */
-};
-
-/* Why a child never became PROGRAM; travels through a pipe that a successful exec closes. */
-struct failure {
-    char step[16];
+/* What the child says through a pipe that a successful exec closes: the step it takes next, the
+ * last of which is "exec", and with an error, that it could not. */
+struct step {
+    char name[16];
     int error;
+    double unix_s, monotonic_s;
 };
 
 static void die(const char *what)
@@ -75,70 +71,14 @@ static double seconds(clockid_t clock)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* The number after `name`, or -1. */
-static long long number_after(const char *text, const char *name)
-{
-    const char *found = strstr(text, name);
-    return found ? atoll(found + strlen(name)) : -1;
-}
-
-static int read_from_start(int file, char *text, size_t size)
-{
-    ssize_t length = pread(file, text, size - 1, 0);
-    text[length > 0 ? length : 0] = '\0';
-    return length > 0;
-}
-
-static int open_process_file(pid_t pid, const char *name)
-{
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
-    return open(path, O_RDONLY | O_CLOEXEC);
-}
-
-/* One pread of /proc/PID/status: some 20 us, and unlike smaps it takes no lock of the child. */
-static void sample(int status, struct memory *most)
-{
-    char text[8192];
-    if (!read_from_start(status, text, sizeof text))
-        return;
-    long long rss = number_after(text, "\nVmRSS:"), locked = number_after(text, "\nVmLck:");
-    if (locked > most->locked)
-        most->locked = locked;
-    if (rss <= most->rss)
-        return;
-    most->rss = rss;
-    most->anon = number_after(text, "\nRssAnon:");
-    most->file = number_after(text, "\nRssFile:");
-    most->shmem = number_after(text, "\nRssShmem:");
-    most->swap = number_after(text, "\nVmSwap:");
-}
-
-/* Of a zombie, before it is reaped: these then hold all of its threads and reaped children. */
-static struct io read_io(int file)
-{
-    char text[1024];
-    read_from_start(file, text, sizeof text);
-    return (struct io){number_after(text, "rchar: "), number_after(text, "\nread_bytes: ")};
-}
-
 static void kill_own_children(void)
 {
     DIR *folder = opendir("/proc");
     if (!folder)
         die("/proc");
     for (struct dirent *entry; (entry = readdir(folder));) {
-        char text[512];
         pid_t pid = (pid_t)atoi(entry->d_name);
-        int file = pid > 0 ? open_process_file(pid, "stat") : -1;
-        if (file < 0)
-            continue;
-        read_from_start(file, text, sizeof text);
-        close(file);
-        /* "PID (name) state PPID ...": the name may hold anything, so look from its end. */
-        char *end = strrchr(text, ')');
-        int parent = 0;
-        if (end && sscanf(end, ") %*c %d", &parent) == 1 && parent == getpid())
+        if (pid > 0 && parent_of(pid) == getpid())
             kill(pid, SIGKILL);
     }
     closedir(folder);
@@ -196,11 +136,18 @@ static int join_cgroup(const char *procs)
     return close(file);
 }
 
-static void fail(int report, const char *step)
+static int tell(int report, const char *name, int error)
 {
-    struct failure failure = {.error = errno};
-    snprintf(failure.step, sizeof failure.step, "%s", step);
-    _exit(write(report, &failure, sizeof failure) < 0 ? 126 : 127);
+    struct step step = {.error = error};
+    snprintf(step.name, sizeof step.name, "%s", name);
+    step.unix_s = seconds(CLOCK_REALTIME);
+    step.monotonic_s = seconds(CLOCK_MONOTONIC);
+    return write(report, &step, sizeof step) == (ssize_t)sizeof step;
+}
+
+static void fail(int report, const char *name)
+{
+    _exit(tell(report, name, errno) ? 127 : 126);
 }
 
 /* The child's side of the fork: become PROGRAM or say why not. */
@@ -215,8 +162,9 @@ static void become(const struct options *options, pid_t launcher, int out, int e
         fail(report, "streams");
     if (setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}))
         fail(report, "core limit");
-    if (options->cgroup && join_cgroup(options->cgroup))
-        fail(report, "cgroup");
+    for (const char *const *cgroup = options->cgroups; *cgroup; cgroup++)
+        if (join_cgroup(*cgroup))
+            fail(report, "cgroup");
     if (options->cpus && set_affinity(options->cpus))
         fail(report, "cpus");
     for (int number = 1; number < NSIG; number++)
@@ -224,7 +172,8 @@ static void become(const struct options *options, pid_t launcher, int out, int e
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    execv(options->argv[0], options->argv);
+    if (tell(report, "exec", 0))
+        execv(options->argv[0], options->argv);
     fail(report, "exec");
 }
 
@@ -273,6 +222,7 @@ static struct options parse(int argc, char **argv)
         {0, 0, 0, 0},
     };
     struct options options = {0};
+    size_t cgroups = 0;
     for (int option; (option = getopt_long(argc, argv, "+", known, NULL)) != -1;) {
         switch (option) {
         case 'p': options.parent = (pid_t)atoi(optarg); break;
@@ -281,7 +231,11 @@ static struct options parse(int argc, char **argv)
         case 'e': options.err = optarg; break;
         case 't': options.time_limit_s = atof(optarg); break;
         case 'l': options.output_limit_bytes = atoll(optarg); break;
-        case 'g': options.cgroup = optarg; break;
+        case 'g':
+            if (cgroups == CGROUPS)
+                exit(2);
+            options.cgroups[cgroups++] = optarg;
+            break;
         case 'c': options.cpus = optarg; break;
         default: exit(2);
         }
@@ -324,36 +278,40 @@ int main(int argc, char **argv)
         die("pipe");
 
     pid_t launcher = getpid();
-    double started_unix_s = seconds(CLOCK_REALTIME), start = seconds(CLOCK_MONOTONIC);
+    struct watch watch = watch_begin(launcher);
     pid_t program = fork();
     if (program < 0)
         die("fork");
     if (program == 0)
         become(&options, launcher, out, err, ends[1]);
     close(ends[1]);
-    /* Opened now: a zombie's files in /proc belong to root, whoever it was. */
-    int status = open_process_file(program, "status"), io_file = open_process_file(program, "io");
+    watch_program(&watch, program);
 
     char temporary[PATH_MAX];
-    struct failure failure;
-    if (read(ends[0], &failure, sizeof failure) == (ssize_t)sizeof failure) {
+    /* Time runs from the exec: entering control groups takes milliseconds, now and then 20. */
+    struct step step, last = {.unix_s = seconds(CLOCK_REALTIME)};
+    last.monotonic_s = seconds(CLOCK_MONOTONIC);
+    while (read(ends[0], &step, sizeof step) == (ssize_t)sizeof step)
+        last = step;
+    double started_unix_s = last.unix_s, start = last.monotonic_s;
+    if (last.error) {
         sweep();
         FILE *report = begin_report(&options, temporary, sizeof temporary);
         fprintf(report,
                 "{\"ended\": \"not started\", \"started_unix_s\": %.6f, \"step\": \"%s\", "
                 "\"errno\": %d",
-                started_unix_s, failure.step, failure.error);
+                started_unix_s, last.name, last.error);
         end_report(&options, report, temporary);
         return 0;
     }
 
-    struct memory most = {-1, -1, -1, -1, -1, -1};
     const char *limit = NULL;
     int stopped_by = -1;
     siginfo_t how;
     for (long tick_ms = FIRST_TICK_MS; !has_ended(program, &how);) {
-        sample(status, &most);
-        if (!limit && seconds(CLOCK_MONOTONIC) - start > options.time_limit_s)
+        double elapsed_s = seconds(CLOCK_MONOTONIC) - start;
+        watch_tick(&watch, elapsed_s);
+        if (!limit && elapsed_s > options.time_limit_s)
             limit = "time limit";
         if (!limit && size_of(out) + size_of(err) > options.output_limit_bytes)
             limit = "output limit";
@@ -365,7 +323,7 @@ int main(int argc, char **argv)
         tick_ms = tick_ms * 2 < TICK_MS ? tick_ms * 2 : TICK_MS;
     }
     double wall_s = seconds(CLOCK_MONOTONIC) - start;
-    struct io io = read_io(io_file);
+    struct ended zombie = watch_end(&watch);
     kill(-program, SIGKILL);
     struct rusage usage;
     wait4(program, NULL, 0, &usage);
@@ -375,21 +333,30 @@ int main(int argc, char **argv)
     const char *ended = by_signal ? "signal" : "exit";
     if (limit && by_signal && how.si_status == SIGKILL)
         ended = limit;
-    long long peak = usage.ru_maxrss > most.rss ? usage.ru_maxrss : most.rss;
+    const struct memory *most = &watch.memory;
+    /* The kernel's last word is the larger of the program's peak and of any child it waited for,
+     * so it is the program's own only where there was no such child. */
+    long long peak = most->high_water;
+    if (zombie.children_faults == 0 && usage.ru_maxrss > peak)
+        peak = usage.ru_maxrss;
+    long long tree = watch.tree.peak_kb > peak ? watch.tree.peak_kb : peak;
     FILE *report = begin_report(&options, temporary, sizeof temporary);
     fprintf(report,
             "{\"ended\": \"%s\", \"started_unix_s\": %.6f, \"wall_s\": %.6f, "
             "\"user_s\": %ld.%06ld, \"system_s\": %ld.%06ld, "
             "\"code\": %d, \"signal\": %d, \"stopped_by\": %d, \"swept\": %s, "
             "\"peak_rss_kb\": %lld, \"anon_kb\": %lld, \"file_kb\": %lld, \"shmem_kb\": %lld, "
-            "\"swap_kb\": %lld, \"locked_kb\": %lld, \"read_bytes\": %lld, \"rchar_bytes\": %lld, "
-            "\"major_faults\": %ld, \"minor_faults\": %ld",
+            "\"swap_kb\": %lld, \"locked_kb\": %lld, \"tree_kb\": %lld, \"processes\": %d, "
+            "\"read_bytes\": %lld, \"rchar_bytes\": %lld, "
+            "\"major_faults\": %ld, \"minor_faults\": %ld, \"loaded\": ",
             ended, started_unix_s, wall_s, (long)usage.ru_utime.tv_sec,
             (long)usage.ru_utime.tv_usec, (long)usage.ru_stime.tv_sec,
             (long)usage.ru_stime.tv_usec, by_signal ? -1 : how.si_status,
-            by_signal ? how.si_status : -1, stopped_by, swept ? "true" : "false", peak, most.anon,
-            most.file, most.shmem, most.swap, most.locked, io.read_bytes, io.rchar,
-            usage.ru_majflt, usage.ru_minflt);
+            by_signal ? how.si_status : -1, stopped_by, swept ? "true" : "false", peak,
+            most->anon, most->file, most->shmem, most->swap, most->locked, tree,
+            watch.tree.processes, zombie.read_bytes, zombie.rchar, usage.ru_majflt,
+            usage.ru_minflt);
+    print_names(report, &watch.code);
     end_report(&options, report, temporary);
     return 0;
 }

@@ -9,6 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from coldbench.drivers.base import Output
+from coldbench.drivers.engine_log import read_log
 from coldbench.drivers.flags import known_flags, unknown_flags
 from coldbench.drivers.registry import driver_for
 from coldbench.records import Exit
@@ -64,14 +65,22 @@ def measure(keys, binaries: Path, model: Path, arm_args=()):
 
 @pytest.mark.parametrize("keys", [BATCHED, BENCH, COMPLETION], ids=lambda keys: keys["driver"])
 def test_the_engine_runs_each_driver_s_command_line(llama_binaries, smollm, keys):
-    result = measure(keys, llama_binaries, smollm, ["--load-mode", "none"])
+    args = ["--load-mode", "none"]
+    result = measure(keys, llama_binaries, smollm, args)
     assert (result.status, result.reason) == ("ok", "")
     assert set(result.metrics) == {"prompt_tps", "generation_tps"}
     assert all(0.1 < value < 1e6 for value in result.metrics.values())
-    assert result.effective["load_mode"] == "none"
-    assert result.effective["lazy"] == "off"
-    assert "CPU" in result.effective["buffers"]
-    assert result.effective["threads"] == 2
+    work = workload(keys)
+    driver = driver_for(work)
+    program = str(llama_binaries / driver.program(work))
+    probe = driver.probe(work, program, str(smollm), args)
+    assert (probe is None) == (keys is not BENCH)
+    logged, _ = ({}, []) if probe is None else read_log(run_once(probe).stderr)
+    effective = {**result.effective, **logged}
+    assert effective["load_mode"] == "none"
+    assert effective["lazy"] == "off"
+    assert "CPU" in effective["buffers"]
+    assert effective["threads"] == 2
 
 
 @pytest.mark.parametrize("keys", [BATCHED, BENCH, COMPLETION], ids=lambda keys: keys["driver"])

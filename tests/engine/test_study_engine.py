@@ -11,10 +11,12 @@ from coldbench.analysis.study import gather
 from coldbench.measure.block import Prepared, check_identity, measure_block
 from coldbench.records import Run
 from coldbench.study.plan import Plan
+from coldbench.study.quiet import QuietSettings
 
 pytestmark = pytest.mark.engine
 
 MODELS = ("gemma4", "qwen4exp")
+WARN = QuietSettings(quiet="warn")
 BUILDS = ("baseline", "patched", "plain")
 
 
@@ -32,7 +34,7 @@ def measured(
     for name in MODELS:
         prepared = Prepared(demo_models[name], demo_builds, cache, results)
         receipts += [results / f"{name}.json", results / f"{name}-identity.json"]
-        measure_block(demo.block(name, "pp512-tg128", 1), prepared, receipts[-2])
+        measure_block(demo.block(name, "pp512-tg128", 1), prepared, receipts[-2], WARN)
         identity = demo.identity(name)
         assert identity is not None
         check_identity(identity, prepared, receipts[-1])

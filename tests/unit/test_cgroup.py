@@ -1,3 +1,4 @@
+import errno
 import os
 import shutil
 import subprocess
@@ -8,12 +9,21 @@ from pathlib import Path
 import pytest
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.measure import cgroup
-from coldbench.measure.cgroup import Hierarchy, memory_budget, memory_controller
-from coldbench.measure.launcher import environment_for, launch
+from coldbench.measure import cgroup, hierarchy
+from coldbench.measure.cgroup import (
+    NO_GROUP,
+    Group,
+    memory_controller,
+    own_group,
+)
+from coldbench.measure.hierarchy import Hierarchy
+from coldbench.measure.launcher import Launched, environment_for, launch
 from coldbench.measure.native import launcher_program
+from coldbench.measure.pagecache import evict, resident_bytes
+from coldbench.measure.reads import disk_of
 
 MIB = 2**20
+HERE = Path(__file__)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +37,7 @@ def real() -> None:
     if memory_controller() is None:
         pytest.skip("no cgroup memory controller on this machine")
     try:
-        with memory_budget(64 * MIB, "probe"):
+        with own_group(64 * MIB, "probe", HERE):
             pass
     except ColdbenchError as error:
         pytest.skip(str(error))
@@ -43,8 +53,7 @@ def dead_pid() -> int:
 def test_a_program_over_its_budget_is_killed_and_the_group_says_so(
     launcher: Path, tmp_path: Path
 ) -> None:
-    with memory_budget(64 * MIB, "test") as budget:
-        assert budget.procs is not None
+    with own_group(64 * MIB, "test", HERE) as group:
         done = launch(
             launcher,
             [sys.executable, "-c", "held = bytearray(200 << 20)"],
@@ -53,19 +62,19 @@ def test_a_program_over_its_budget_is_killed_and_the_group_says_so(
             stderr=tmp_path / "err",
             time_limit_s=60,
             output_limit_bytes=MIB,
-            cgroup=budget.procs,
+            group=group,
         )
-        kills, peak = budget.oom_kills(), budget.peak_bytes()
+        kills, peak = group.oom_kills(), group.peak_bytes()
     assert (done.exit.ended, done.exit.signal) == ("signal", 9)
     assert kills is not None
     assert kills >= 1
     assert peak is None or 0.9 * 64 * MIB <= peak <= 64 * MIB
-    assert not budget.procs.parent.exists()
+    assert not group.procs[0].parent.exists()
 
 
 @pytest.mark.usefixtures("real")
 def test_a_program_within_its_budget_is_left_alone(launcher: Path, tmp_path: Path) -> None:
-    with memory_budget(64 * MIB, "test") as budget:
+    with own_group(64 * MIB, "test", HERE) as group:
         done = launch(
             launcher,
             ["/bin/cat", "/proc/self/cgroup"],
@@ -74,10 +83,10 @@ def test_a_program_within_its_budget_is_left_alone(launcher: Path, tmp_path: Pat
             stderr=tmp_path / "err",
             time_limit_s=60,
             output_limit_bytes=MIB,
-            cgroup=budget.procs,
+            group=group,
         )
         assert done.exit.code == 0
-        assert budget.oom_kills() == 0
+        assert group.oom_kills() == 0
     assert f"/coldbench-{os.getpid()}-test\n" in (tmp_path / "out").read_text()
 
 
@@ -86,9 +95,8 @@ def test_the_group_goes_also_after_an_error_and_a_killed_run() -> None:
     groups = []
 
     def fail_within() -> None:
-        with memory_budget(64 * MIB, "first") as budget:
-            assert budget.procs is not None
-            groups.append(budget.procs.parent)
+        with own_group(64 * MIB, "first", HERE) as group:
+            groups.append(group.procs[0].parent)
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -100,7 +108,7 @@ def test_the_group_goes_also_after_an_error_and_a_killed_run() -> None:
     orphan.mkdir()
     living.mkdir()
     try:
-        with memory_budget(64 * MIB, "second"):
+        with own_group(64 * MIB, "second", HERE):
             assert not orphan.exists()
             assert living.exists()
     finally:
@@ -118,15 +126,197 @@ def test_a_group_that_cannot_be_joined_is_a_program_not_started(
         stderr=tmp_path / "err",
         time_limit_s=60,
         output_limit_bytes=MIB,
-        cgroup=tmp_path / "cgroup.procs",
+        group=Group((tmp_path / "cgroup.procs",)),
     )
     assert done.exit.ended == "not started"
     assert done.exit.detail == "cgroup: No such file or directory"
 
 
-def test_no_budget_is_no_group() -> None:
-    with memory_budget(None, "test") as budget:
-        assert (budget.procs, budget.peak_bytes(), budget.oom_kills()) == (None, None, None)
+@pytest.mark.usefixtures("real")
+def test_page_cache_that_fills_the_group_is_not_out_of_memory(
+    launcher: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(MIB) * 256)
+    evict([path])
+    with own_group(64 * MIB, "cache", path) as group:
+        done = launch(
+            launcher,
+            ["/bin/cat", str(path)],
+            environment_for({}, tmp_path),
+            stdout=Path("/dev/null"),
+            stderr=tmp_path / "err",
+            time_limit_s=60,
+            output_limit_bytes=MIB,
+            group=group,
+        )
+        assert done.exit.code == 0
+        assert group.oom_kills() == 0
+        peak = group.peak_bytes()
+        assert peak is None or 0.9 * 64 * MIB <= peak <= 64 * MIB
+        assert group.in_force() is True
+    assert resident_bytes(path) < 64 * MIB
+
+
+@pytest.mark.usefixtures("real")
+def test_a_budget_that_was_not_enforced_shows(launcher: Path, tmp_path: Path) -> None:
+    def run(group: Group) -> None:
+        done = launch(
+            launcher,
+            ["/bin/true"],
+            environment_for({}, tmp_path),
+            stdout=tmp_path / "out",
+            stderr=tmp_path / "err",
+            time_limit_s=60,
+            output_limit_bytes=MIB,
+            group=group,
+        )
+        assert done.exit.code == 0
+
+    with own_group(64 * MIB, "test", HERE) as group:
+        run(NO_GROUP)  # elsewhere
+        assert group.in_force() is False
+        run(group)
+        assert group.in_force() is True
+        names = (
+            ["memsw.limit_in_bytes", "limit_in_bytes"] if memory_controller() == "v1" else ["max"]
+        )
+        for path in (group.procs[0].parent / f"memory.{name}" for name in names):
+            if path.exists():
+                path.write_text(str(128 * MIB))
+        assert group.in_force() is False
+    with own_group(None, "test", HERE) as group:
+        run(group)
+        assert group.in_force() is None
+
+
+@pytest.mark.usefixtures("real")
+def test_a_run_without_a_budget_has_a_group_without_a_limit(launcher: Path, tmp_path: Path) -> None:
+    with own_group(None, "free", HERE) as group:
+        done = launch(
+            launcher,
+            [sys.executable, "-c", "held = bytearray(200 << 20); held[::4096] = held[::4096]"],
+            environment_for({}, tmp_path),
+            stdout=tmp_path / "out",
+            stderr=tmp_path / "err",
+            time_limit_s=60,
+            output_limit_bytes=MIB,
+            group=group,
+        )
+        peak = group.peak_bytes()
+    assert done.exit.code == 0
+    assert peak is None or 200 * MIB <= peak < 260 * MIB
+    assert not any(procs.parent.exists() for procs in group.procs)
+
+
+def test_where_no_group_can_be_made_a_run_without_a_budget_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(group: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(group))
+
+    monkeypatch.setattr(hierarchy, "_make", refuse)
+    with own_group(None, "test", HERE) as group:
+        assert (group.procs, group.peak_bytes(), group.oom_kills()) == ((), None, None)
+        assert group.route in {"device", None}
+
+
+# --- systemd-run: a stand-in for it that makes real groups, since no systemd runs here -----------
+
+STAND_IN = """#!/bin/sh
+echo "$*" >> {log}
+unit=run-$$.scope limit=
+while [ "$1" != -- ]; do
+    case $1 in
+    --unit=*) unit=${{1#*=}} ;;
+    MemoryMax=*) limit=${{1#*=}} ;;
+    esac
+    shift
+done
+shift
+mkdir {parent}/$unit
+[ -z "$limit" ] || echo $limit > {parent}/$unit/memory.limit_in_bytes
+echo $$ > {parent}/$unit/cgroup.procs
+exec "$@"
+"""
+
+
+@pytest.fixture
+def systemd_run(real: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Refuse groups of our own, and yield the log of the stand-in that is first on the PATH."""
+    machine = hierarchy.find_hierarchy()
+    if machine is None or machine.version != 1 or os.geteuid() != 0:
+        pytest.skip("the stand-in needs cgroup v1 and root")
+
+    def refuse(group: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(group))
+
+    monkeypatch.setattr(hierarchy, "_make", refuse)
+    parent = machine.own / "coldbench-stand-in"
+    parent.mkdir()
+    program, record = tmp_path / "bin/systemd-run", tmp_path / "log"
+    program.parent.mkdir()
+    program.write_text(STAND_IN.format(log=record, parent=parent))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    yield record
+    for scope in [*parent.iterdir(), parent]:
+        if scope.is_dir():
+            hierarchy._removed(scope)
+    assert not parent.exists()
+
+
+def test_systemd_makes_the_group_where_we_may_not(
+    systemd_run: Path, launcher: Path, tmp_path: Path
+) -> None:
+    def run(script: str) -> Launched:
+        return launch(
+            launcher,
+            [sys.executable, "-c", script],
+            environment_for({"TOLD": "two\nlines, 'quoted'"}, tmp_path / "home"),
+            stdout=tmp_path / "out",
+            stderr=tmp_path / "err",
+            time_limit_s=60,
+            output_limit_bytes=MIB,
+            group=group,
+        )
+
+    with own_group(64 * MIB, "scope", HERE) as group:
+        script = (
+            "import os\nprint(open('/proc/self/cgroup').read(), *os.environ.items(), sep='\\n')\n"
+        )
+        within = run(script)
+        said = (tmp_path / "out").read_text()
+        assert group.in_force() is True
+        over = run("held = bytearray(200 << 20)")
+        kills = group.oom_kills()
+    unit = f"coldbench-{os.getpid()}-scope.scope"
+    assert within.exit.code == 0
+    assert f"/{unit}\n" in said
+    assert str(("TOLD", "two\nlines, 'quoted'")) in said
+    expected = environment_for({"TOLD": "two\nlines, 'quoted'"}, tmp_path / "home")
+    assert said.count("('") == len(expected)
+    assert (over.exit.ended, over.exit.signal) == ("signal", 9)
+    assert kills == 1
+    holder, *launchers = systemd_run.read_text().splitlines()
+    limits = f"-p MemoryMax={64 * MIB} -p MemorySwapMax=0 -p IOAccounting=yes"
+    assert holder == f"--scope --quiet --collect --unit={unit} {limits} -- cat"
+    assert sum(line.startswith("--scope --quiet --collect -- ") for line in launchers) == 2
+
+
+@pytest.mark.usefixtures("systemd_run")
+def test_a_systemd_that_refuses_is_a_refusal_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin/systemd-run"
+    program.write_text("#!/bin/sh\necho Failed to connect to bus >&2\nexit 1\n")
+    expected = r"^budget: no .*: Permission denied; systemd-run: Failed to connect to bus\); run as"
+    with pytest.raises(ColdbenchError, match=expected), own_group(64 * MIB, "x", HERE):
+        pytest.fail("the body of a budget that does not hold was entered")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    refused = pytest.raises(ColdbenchError, match=r"no systemd-run on the PATH\); run as root")
+    with refused, own_group(64 * MIB, "x", HERE):
+        pytest.fail("the body of a budget that does not hold was entered")
 
 
 # --- version 2, which this suite cannot count on: its logic over a tree that looks like it -------
@@ -149,8 +339,8 @@ def as_the_kernel_makes_it(group: Path) -> None:
 @pytest.fixture
 def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hierarchy]:
     """slice (hands memory down) / scope (this process's: it holds processes, so it cannot)."""
-    monkeypatch.setattr(cgroup, "_make", as_the_kernel_makes_it)
-    monkeypatch.setattr(cgroup, "_remove", shutil.rmtree)
+    monkeypatch.setattr(hierarchy, "_make", as_the_kernel_makes_it)
+    monkeypatch.setattr(hierarchy, "_remove", shutil.rmtree)
     root = tmp_path / "cgroup"
     for group in (root, root / "slice", root / "slice/scope"):
         as_the_kernel_makes_it(group)
@@ -162,22 +352,20 @@ def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hierarchy]:
 
 
 def test_v2_group_stands_beside_our_own_with_swap_closed(v2: Hierarchy) -> None:
-    with memory_budget(64 * MIB, "pp512 / lazy", hierarchy=v2) as budget:
-        assert budget.procs is not None
-        group = budget.procs.parent
-        assert group == v2.root / f"slice/coldbench-{os.getpid()}-pp512___lazy"
-        assert (group / "memory.max").read_text() == str(64 * MIB)
-        assert (group / "memory.swap.max").read_text() == "0"
-        (group / "memory.peak").write_text("67108864\n")
-        (group / "memory.events").write_text("max 9\noom 2\noom_kill 1\noom_group_kill 0\n")
-        assert budget.peak_bytes() == 64 * MIB
-        assert budget.oom_kills() == 1
+    with own_group(64 * MIB, "pp512 / lazy", HERE, hierarchy=v2) as group:
+        path = group.procs[0].parent
+        assert path == v2.root / f"slice/coldbench-{os.getpid()}-pp512___lazy"
+        assert (path / "memory.max").read_text() == str(64 * MIB)
+        assert (path / "memory.swap.max").read_text() == "0"
+        (path / "memory.peak").write_text("67108864\n")
+        (path / "memory.events").write_text("max 9\noom 2\noom_kill 1\noom_group_kill 0\n")
+        assert group.peak_bytes() == 64 * MIB
+        assert group.oom_kills() == 1
 
 
 def test_v2_controller_is_handed_down_where_that_is_allowed(v2: Hierarchy) -> None:
-    with memory_budget(64 * MIB, "x", hierarchy=Hierarchy(2, v2.root, v2.root)) as budget:
-        assert budget.procs is not None
-        assert budget.procs.parent.parent == v2.root
+    with own_group(64 * MIB, "x", HERE, hierarchy=Hierarchy(2, v2.root, v2.root)) as group:
+        assert group.procs[0].parent.parent == v2.root
         assert (v2.root / "cgroup.subtree_control").read_text() == "+memory"
 
 
@@ -189,10 +377,45 @@ def test_v2_without_peak_in_an_older_kernel_is_none(
         (group / "memory.peak").unlink()
         (group / "memory.swap.max").unlink()
 
-    monkeypatch.setattr(cgroup, "_make", older)
-    with memory_budget(64 * MIB, "x", hierarchy=v2) as budget:
-        assert budget.peak_bytes() is None
-        assert budget.oom_kills() == 0
+    monkeypatch.setattr(hierarchy, "_make", older)
+    monkeypatch.setattr(cgroup, "_swap_bytes", lambda: 0)
+    with own_group(64 * MIB, "x", HERE, hierarchy=v2) as group:
+        assert group.peak_bytes() is None
+        assert group.oom_kills() == 0
+
+
+def test_swap_that_cannot_be_shut_is_refused(
+    v2: Hierarchy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_swap_accounting(group: Path) -> None:
+        as_the_kernel_makes_it(group)
+        (group / "memory.swap.max").unlink()
+
+    monkeypatch.setattr(hierarchy, "_make", without_swap_accounting)
+    monkeypatch.setattr(cgroup, "_swap_bytes", lambda: 1 << 30)
+    refused = pytest.raises(ColdbenchError, match=r"swap cannot be shut .*swapoff -a")
+    with refused, own_group(64 * MIB, "x", HERE, hierarchy=v2):
+        pytest.fail("the body of a budget that does not hold was entered")
+
+
+def test_v2_reads_are_those_of_the_models_disk(
+    v2: Hierarchy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = disk_of(HERE)
+    if disk is None:
+        pytest.skip("the tests are on no disk")
+
+    def with_io(group: Path) -> None:
+        as_the_kernel_makes_it(group)
+        (group / "io.stat").write_text("")
+
+    monkeypatch.setattr(hierarchy, "_make", with_io)
+    with own_group(None, "x", HERE, hierarchy=v2) as group:
+        assert group.route == "cgroup io"
+        assert group.read_bytes() == 0
+        lines = f"999:1 rbytes=77 wbytes=1\n{disk} rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0\n"
+        (group.procs[0].parent / "io.stat").write_text(lines)
+        assert group.read_bytes() == 4096
 
 
 def test_a_limit_that_does_not_hold_is_refused(
@@ -203,9 +426,9 @@ def test_a_limit_that_does_not_hold_is_refused(
         (group / "memory.max").unlink()
         (group / "memory.max").symlink_to("/dev/null")
 
-    monkeypatch.setattr(cgroup, "_make", deaf)
-    refused = pytest.raises(ColdbenchError, match=r"was told 67108864 bytes and has None; run as")
-    with refused, memory_budget(64 * MIB, "x", hierarchy=v2):
+    monkeypatch.setattr(hierarchy, "_make", deaf)
+    refused = pytest.raises(ColdbenchError, match=r"max was told 67108864 and has None; run as")
+    with refused, own_group(64 * MIB, "x", HERE, hierarchy=v2):
         pytest.fail("the body of a budget that does not hold was entered")
 
 
@@ -215,5 +438,5 @@ def test_no_group_of_ours_is_refused_with_the_reason_and_the_mend(v2: Hierarchy)
         shutil.rmtree(group / "cgroup.subtree_control", ignore_errors=True)
         (group / "cgroup.subtree_control").unlink(missing_ok=True)
     refused = pytest.raises(ColdbenchError, match=r"scope: has no memory controller.*systemd-run")
-    with refused, memory_budget(64 * MIB, "x", hierarchy=v2):
+    with refused, own_group(64 * MIB, "x", HERE, hierarchy=v2):
         pytest.fail("the body of a budget that does not hold was entered")

@@ -25,6 +25,59 @@ def test_plan_counts_the_demo(
     assert not (tmp_path / "cache").exists()
 
 
+STUDY = """\
+models: {toy: {source: {path: toy.gguf}}}
+builds: {new: {source: {binaries: bin}}}
+workloads: {run: {driver: llama-bench}}
+arms: [{name: a, build: new}, {name: b, build: new, args: [-t, 1]}]
+blocks: BLOCKS
+comparisons: {faster: {treatment: b, control: a, states: cold, margin: MARGIN}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("blocks", "margin", "warnings"),
+    [
+        ("{cold: 8}", "3%", []),
+        ("{cold: 8, warm: 1}", "3%", []),  # nothing is claimed of warm runs
+        ("{cold: 3, until: {half_width: 3%, max: 8}}", "3%", []),
+        (
+            "{cold: 8}",
+            "1%",
+            ["8 blocks cannot resolve the margin; 33 resolve the margin of 1% at 2% noise a run"],
+        ),
+        (
+            "{cold: 6}",
+            "5%",
+            ["cannot afford one reversed pair: at 2% noise a run a true 5% effect"],
+        ),
+        (
+            "{cold: 5}",
+            "5%",
+            ["cannot show equivalence, and a difference below 10% is exploratory; 6 resolve"],
+        ),
+        ("{cold: 1}", "5%", ["1 block cannot give a verdict, which takes 3"]),
+    ],
+)
+def test_plan_warns_of_what_its_blocks_cannot_show(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    blocks: str,
+    margin: str,
+    warnings: list[str],
+) -> None:
+    study = tmp_path / "s.yaml"
+    study.write_text(STUDY.replace("BLOCKS", blocks).replace("MARGIN", margin))
+    main(["plan", str(study)])
+    lines = capsys.readouterr().out.splitlines()
+    found = [line for line in lines if line.startswith("warning: ")]
+    assert len(found) == len(warnings)
+    for line, words in zip(found, warnings, strict=True):
+        assert line.startswith("warning: cold, faster: ")
+        assert words in line
+    assert any(line.endswith("the same as a (A/A pair)") for line in lines)
+
+
 def test_inspect_prints_the_header_map(capsys: pytest.CaptureFixture[str]) -> None:
     main(["inspect", str(ROOT / "tests/data/gguf/ok_v3.gguf")])
     assert "per_layer_token_embd.weight" in capsys.readouterr().out

@@ -24,7 +24,7 @@ def read_rows(*rows, work=WORK):
 def test_argv_measures_one_first_pass_unless_the_workload_says_else():
     bare = workload("llama-bench")
     assert DRIVER.argv(bare, "/b/p", "/m", ["-lm", "dio"]) == [
-        *("/b/p", "-m", "/m", "-o", "jsonl", "-v", "-r", "1", "--no-warmup", "-lm", "dio")
+        *("/b/p", "-m", "/m", "-o", "jsonl", "-r", "1", "--no-warmup", "-lm", "dio")
     ]
     assert DRIVER.repetitions(bare) == 1
     argv = DRIVER.argv(WORK, "/b/p", "/m", [])
@@ -32,7 +32,7 @@ def test_argv_measures_one_first_pass_unless_the_workload_says_else():
     assert DRIVER.repetitions(WORK) == 3
     long = workload("llama-bench", "--repetitions", "5", "--no-warmup")
     assert DRIVER.argv(long, "/b/p", "/m", [])[3:] == [
-        *("-o", "jsonl", "-v", "--repetitions", "5", "--no-warmup")
+        *("-o", "jsonl", "--repetitions", "5", "--no-warmup")
     ]
     assert DRIVER.repetitions(long) == 5
 

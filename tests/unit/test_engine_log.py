@@ -1,6 +1,6 @@
 import pytest
 
-from coldbench.drivers.engine_log import read_log
+from coldbench.drivers.engine_log import EngineLog, read_log
 from tests.unit.driver_outputs import REAL
 
 LOADING = "load_tensors: loading model tensors, this can take a while... "
@@ -132,3 +132,30 @@ def test_advice_that_the_kernel_refused_is_noted_once():
 def test_threads_are_read():
     assert read_log(real("completion.stderr"))[0]["threads"] == 2
     assert read_log(real("bench.stderr"))[0]["threads"] == 2
+
+
+def test_overridden_tensors_are_kept_with_their_buffers():
+    log = EngineLog(real("overridden.stderr"))
+    assert log.overridden == {
+        f"blk.0.ffn_{name}.weight": "CPU" for name in ("norm", "gate", "down", "up")
+    }
+    assert log.no_gpu
+
+
+@pytest.mark.parametrize(
+    ("name", "deep"),
+    [("overridden.stderr", True), ("bench.stderr", True), ("lazy.stderr", False)],
+)
+def test_a_log_of_the_level_that_shows_overrides_is_told_apart(name, deep):
+    assert EngineLog(real(name)).deep is deep
+    assert EngineLog(real(name)).told
+
+
+def test_only_refused_advice_on_memory_is_a_treatment_that_failed():
+    log = EngineLog(
+        "warning: posix_fadvise(.., POSIX_FADV_SEQUENTIAL) failed: x\n"
+        "llama_prefetch: madvise(MADV_WILLNEED) failed: Invalid argument\n"
+    )
+    assert [*log.refused_advice] == ["madvise(MADV_WILLNEED) failed: Invalid argument"]
+    assert len(log.notes(None)) == 2
+    assert not log.told

@@ -1,5 +1,7 @@
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,8 +75,11 @@ def test_what_the_machine_does_not_show_is_none_not_zero(
     for name in ("governor", "transparent_hugepage", "disk", "disk_read_ahead_kb",
                  "disk_rotational", "hypervisor"):  # fmt: skip
         assert facts[name] is None
-    state = host_state()
+    monkeypatch.setattr(host, "_kswapd", lambda: ())
+    state = host_state(tmp_path)
     assert state.pop("load") is not None
+    assert state.pop("monotonic_s") is not None
+    assert state.pop("own_cpu_s") > 0
     assert state.pop("pressure") == {"cpu": None, "io": None, "memory": None}
     assert set(state.values()) == {None}
 
@@ -91,8 +96,23 @@ def test_state_reads_the_kernels_own_figures(
         "MemFree: 10 kB\nMemAvailable:   20 kB\nSwapTotal: 100 kB\nSwapFree: 60 kB\n"
     )
     (tmp_path / "vmstat").write_text("pswpin 7\npswpout 0\n")
+    (tmp_path / "stat").write_text(
+        "cpu  100 20 30 4000 500 6 7 80 9 0\ncpu0 1 2 3 4 5 6 7 8 9 0\nctxt 1\n"
+    )
+    (tmp_path / "loadavg").write_text("0.50 0.40 0.30 3/117 26304\n")
+    (tmp_path / "66").mkdir()
+    (tmp_path / "66/comm").write_text("kswapd0\n")
+    (tmp_path / "66/stat").write_text("66 (kswapd0) S 2 0 0 0 -1 1 0 0 0 0 0 250 0 0 20 0\n")
     monkeypatch.setattr(host, "_PROC", tmp_path)
+    host._kswapd.cache_clear()
     state = host_state()
+    host._kswapd.cache_clear()
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert state["busy_s"] == 150 / ticks
+    assert state["stolen_s"] == 80 / ticks
+    assert state["reclaim_s"] == 250 / ticks
+    assert state["running"] == 3
+    assert state["disk_read_bytes"] is None
     assert state["pressure"]["io"] == {
         "some_avg10": 1.5, "some_total_us": 1234, "full_avg10": 0.25, "full_total_us": 99
     }  # fmt: skip
@@ -100,6 +120,29 @@ def test_state_reads_the_kernels_own_figures(
     assert state["memory_available_bytes"] == 20480
     assert state["swap_used_bytes"] == 40960
     assert (state["swapped_in_pages"], state["swapped_out_pages"]) == (7, 0)
+
+
+def test_state_has_what_went_through_the_models_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = disk_tree(tmp_path / "sys", tmp_path.stat().st_dev, partition=True)
+    (disk / "stat").write_text("  11 22 2048 33 44 55 8 66 0 77 88\n")
+    monkeypatch.setattr(host, "_SYS", tmp_path / "sys")
+    state = host_state(tmp_path)
+    assert (state["disk_read_bytes"], state["disk_written_bytes"]) == (2**20, 4096)
+
+
+def test_own_time_has_that_of_children_waited_for() -> None:
+    before = host_state()
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", burn], check=True)
+    after = host_state()
+    assert after["monotonic_s"] - before["monotonic_s"] > 0.29
+    own_s = after["own_cpu_s"] - before["own_cpu_s"]
+    assert 0.3 <= own_s < 3
+    # Two ticks a CPU: the kernel samples what it counts as busy.
+    slack_s = 0.02 * (os.cpu_count() or 1)
+    assert after["busy_s"] - before["busy_s"] >= own_s - slack_s
 
 
 def test_state_of_this_machine_is_json() -> None:

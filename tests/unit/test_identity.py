@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from coldbench.analysis.identity import IdentityRun, judge
+from coldbench.common.hashing import text_md5
+from coldbench.drivers.completion import CompletionDriver
 
+from .driver_outputs import REAL, output, workload
 from .fabricated_runs import fabricated_run
 
 
@@ -79,3 +82,52 @@ def test_groups_are_judged_apart() -> None:
     )
     assert found["model", "a"].ok
     assert not found["model", "b"].ok
+
+
+# --- outputs of the engine, through its driver ---------------------------------------------------
+
+WORK = workload("llama-completion", prompt="Once upon a time", tokens=24)
+STDOUT = (REAL / "completion.stdout").read_bytes()
+STDERR = (REAL / "completion.stderr").read_text(encoding="utf-8")
+
+
+def printed(arm: str, stdout: bytes, stderr: str = STDERR, variant: str = "") -> Any:
+    result = CompletionDriver().read(WORK, output(stdout, stderr))
+    digest = text_md5(result.text) if result.text else None
+    return check(arm, digest or "", variant, status=result.status, reason=result.reason)
+
+
+def sound() -> list[IdentityRun]:
+    other = STDOUT.replace(b"the", b"one")
+    assert other != STDOUT
+    return [
+        printed("a", STDOUT),
+        printed("a", STDOUT, variant="repeat"),
+        printed("a", other, variant="mutant"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "reason"),
+    [
+        (STDOUT[:-12], STDERR, "texts differ"),
+        (STDOUT[:40], STDERR.split("common_perf_print")[0], "void"),
+        (b"", STDERR, "void: no text"),
+        (b"\n\n", STDERR, "void: no text"),
+        (b"error: failed to load model\n", "", "void"),
+        (b"", "error: failed to load model\n", "void: no text"),
+        (STDOUT.replace(b"a", b"e", 1), STDERR, "texts differ"),
+        (STDOUT, STDERR, ""),
+    ],
+    ids=["cut", "cut log too", "empty", "line ends", "error", "error log", "letter", "sound"],
+)
+def test_every_spoilt_output_is_caught(stdout: bytes, stderr: str, reason: str) -> None:
+    found = reasons([*sound(), printed("b", stdout, stderr)])
+    assert reason in found["b"]
+    assert bool(found["b"]) == bool(reason)
+
+
+def test_the_same_output_two_hundred_times_never_fails() -> None:
+    found = reasons([*sound(), *(printed(f"b{number}", STDOUT) for number in range(200))])
+    assert set(found.values()) == {""}
+    assert len(found) == 201

@@ -44,7 +44,8 @@ def test_the_manifest_is_on_disk_before_any_run(tmp_path: Path) -> None:
     again = Journal(tmp_path, "block-001")
     assert [run.position for run in again.manifest] == [1, 2]
     assert again.manifest[0].argv == ["engine", "a b", "ü"]
-    assert again.planned_cells() == {("cold", "c")}
+    assert again.passes("cold", "c") == again.manifest
+    assert again.passes("warm", "c") == again.passes("cold", "other") == []
     assert again.next_pass == 2
     assert again.runs == []
 

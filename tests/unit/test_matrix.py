@@ -1,17 +1,18 @@
 import csv
 import io
 
+import numpy as np
 import pytest
 
 from coldbench.analysis.identity import IdentityCell
 from coldbench.analysis.stats import Ratio, Verdict
 from coldbench.analysis.summary import tidy
 from coldbench.analysis.verdicts import VerdictRow, verdicts
-from coldbench.publish.csv import comparisons_csv, matrix_csv
+from coldbench.publish.csv import comparisons_csv, drift_csv, matrix_csv
 from coldbench.publish.figures import interval, ratio, spread, unit_for, word
 from coldbench.publish.markdown import markdown
 from coldbench.publish.matrix import Column, Figure, matrix
-from coldbench.study.plan import Claim
+from coldbench.study.specs import Claim
 from tests.unit.fabricated_runs import cells_of, fabricated_run
 
 MIB = 2**20
@@ -30,6 +31,13 @@ def claim(treatment="lazy", control="eager", metric="prompt_tps", state="cold", 
     )
 
 
+def memory(rss, anon=None, mapped=None):
+    """The record of a peak, from MiB."""
+    names = ("peak_rss_bytes", "anon_at_peak_bytes", "file_at_peak_bytes")
+    sizes = (size and size * MIB for size in (rss, anon, mapped))
+    return dict(zip(names, sizes, strict=True))
+
+
 def study_runs():
     """Three cold and three warm blocks of a lazy and an eager arm and of a twin of the latter."""
     rates = {"lazy": [620.0, 640.0, 630.0], "eager": [1700.0, 1720.0, 1650.0]}
@@ -44,7 +52,7 @@ def study_runs():
                     arm,
                     block,
                     metrics=metrics,
-                    peak_rss=(173 if lazy else 649) * MIB,
+                    memory=(memory(173, 10, 163) if lazy else memory(649)),
                     read=(24 if lazy else 642) * MIB + 4096 * block,
                     faults=9864 if lazy else block,
                     table_after=(10 if lazy else 512) * MIB,
@@ -85,15 +93,17 @@ EXPECTED = """\
 
 Host: cpu Xeon, 2 CPUs; kernel 6.18; **read_ahead_kb 8192**.
 
-A figure is the median (smallest–largest) over fresh processes, one a block; *runs* says how many. Cold: no page of the model was in the page cache before the start; warm: after an identical run that is not counted. *Identity* is the start of the md5 of the greedy text.
+A figure is the median (smallest–largest) over fresh processes, one a block; *runs* says how many. Cold: no page of the model was in the page cache before the start; warm: after an identical run that is not counted. *Identity* is the start of the md5 of the greedy text. Peak RSS is what was resident, pages of mapped files included; of these, *anonymous* is the process's own memory and *file-backed* what the kernel could drop. *Drift* is what a run later in its block, or a block later, changed in the rates of all arms alike (p after Holm's correction over the table).
 
 ## gemma
 
-| arm   | identity    |   cold runs |    cold prompt, t/s |   cold generation, t/s |   cold peak RSS, MiB |   cold bytes read, MiB |   cold major faults |   cold table resident after, % |   warm runs |    warm prompt, t/s |   warm generation, t/s |   warm bytes read, MiB |
-|:------|:------------|------------:|--------------------:|-----------------------:|---------------------:|-----------------------:|--------------------:|-------------------------------:|------------:|--------------------:|-----------------------:|-----------------------:|
-| lazy  | 0a1b2c3d ok |           3 | 630.0 (620.0–640.0) |                   93.0 |                173.0 |                   24.0 |               9,864 |                            2.0 |           3 | 1,720 (1,710–1,730) |       93.0 (92.5–93.5) |                      0 |
-| eager | 0a1b2c3d ok |           3 | 1,700 (1,650–1,720) |                   93.0 |                649.0 |                  642.0 |             2 (1–3) |                          100.0 |           3 | 1,720 (1,710–1,730) |       93.0 (92.5–93.5) |                      0 |
-| twin  | 0a1b2c3d ok |           3 | 1,690 (1,660–1,725) |                   93.0 |                649.0 |                  642.0 |             2 (1–3) |                          100.0 |           3 | 1,720 (1,710–1,730) |       93.0 (92.5–93.5) |                      0 |
+| arm   | identity    |   cold runs |    cold prompt, t/s |   cold generation, t/s |   cold peak RSS, MiB |   cold anonymous at peak, MiB |   cold file-backed at peak, MiB |   cold bytes read, MiB |   cold major faults |   cold table resident after, % |   warm runs |    warm prompt, t/s |   warm generation, t/s |   warm bytes read, MiB |
+|:------|:------------|------------:|--------------------:|-----------------------:|---------------------:|------------------------------:|--------------------------------:|-----------------------:|--------------------:|-------------------------------:|------------:|--------------------:|-----------------------:|-----------------------:|
+| lazy  | 0a1b2c3d ok |           3 | 630.0 (620.0–640.0) |                   93.0 |                173.0 |                          10.0 |                           163.0 |                   24.0 |               9,864 |                            2.0 |           3 | 1,720 (1,710–1,730) |       93.0 (92.5–93.5) |                      0 |
+| eager | 0a1b2c3d ok |           3 | 1,700 (1,650–1,720) |                   93.0 |                649.0 |                           n/a |                             n/a |                  642.0 |             2 (1–3) |                          100.0 |           3 | 1,720 (1,710–1,730) |       93.0 (92.5–93.5) |                      0 |
+| twin  | 0a1b2c3d ok |           3 | 1,690 (1,660–1,725) |                   93.0 |                649.0 |                           n/a |                             n/a |                  642.0 |             2 (1–3) |                          100.0 |           3 | 1,720 (1,710–1,730) |       93.0 (92.5–93.5) |                      0 |
+
+Drift: warm prompt +0.6% a block (p = 0.004); warm generation +0.5% a block (p = 0.004).
 
 - eager and twin are the same in effect.
 
@@ -150,7 +160,7 @@ def test_failed_runs_are_counted_and_say_why():
     )
     document = laid_out(runs)
     row = rows_of(document)["lazy"]
-    assert row["cold runs"] == "2 of 4 [1]"
+    assert row["cold runs"] == "2 of 3 ok [1]"
     assert row["cold prompt, t/s"] == "625.0 (620.0–630.0)"
     assert row["warm runs"] == "3"
     assert document.tables[0].numbered_notes == (
@@ -167,9 +177,9 @@ def test_an_arm_that_never_ran_well_has_its_status_for_figures_and_the_matrix_go
     ]
     document = laid_out(runs)
     rows = rows_of(document)
-    assert rows["lazy"]["cold runs"] == "0 of 3 [1]"
+    assert rows["lazy"]["cold runs"] == "0 of 3 ok [1]"
     cold = {rows["lazy"][name] for name in rows["lazy"] if name.startswith("cold ")}
-    assert cold == {"0 of 3 [1]", "refused"}
+    assert cold == {"0 of 3 ok [1]", "refused"}
     assert rows["eager"]["cold prompt, t/s"] == "1,700 (1,650–1,720)"
     assert "- [1] lazy, cold: 3 of 3 runs refused: build old does not know --lazy" in markdown(
         document
@@ -207,6 +217,83 @@ def test_arms_that_failed_for_one_reason_share_its_note():
 def test_an_arm_whose_identity_was_not_checked_says_so():
     document = laid_out(study_runs(), identity=ok("lazy"))
     assert rows_of(document)["eager"]["identity"] == "not checked"
+
+
+def test_peak_rss_is_never_compared_without_its_split():
+    document = laid_out(study_runs(), claims=[claim(metric="peak_rss_bytes")])
+    (row,) = document.claims
+    assert row.verdict.reason == ("of these: lazy 10 MiB anonymous + 163 MiB of files, eager n/a")
+    assert row.verdict.ratio.ratio == pytest.approx(173 / 649)
+
+
+def test_runs_that_exceeded_their_budget_say_what_they_reached():
+    runs = [run for run in study_runs() if (run.arm, run.state) != ("lazy", "cold")]
+    runs += [
+        fabricated_run(
+            "lazy",
+            block,
+            status="over budget",
+            reason=f"killed: out of memory under a 64 MiB budget (peak RSS {60 + block} MiB)",
+        )
+        for block in (1, 2, 3)
+    ]
+    document = laid_out(runs, claims=[claim()])
+    row = rows_of(document)["lazy"]
+    assert row["cold runs"] == "0 of 3 ok [1]"
+    assert row["cold prompt, t/s"] == "exceeded the budget"
+    assert document.tables[0].numbered_notes == (
+        "lazy, cold: 3 of 3 runs exceeded the budget: killed: out of memory under a 64 MiB budget "
+        "(peak RSS 61–63 MiB)",
+    )
+    (claimed,) = document.claims
+    assert claimed.verdict.reason == "exceeded the budget: lazy 0 of 3 ok (over budget)"
+
+
+def test_runs_on_a_busy_machine_are_marked():
+    runs = [
+        run.model_copy(update={"notes": ["disturbed: load"]})
+        if (run.arm, run.state, run.block) == ("lazy", "cold", 2)
+        else run
+        for run in study_runs()
+    ]
+    document = laid_out(runs)
+    row = rows_of(document)["lazy"]
+    assert (row["cold runs"], row["warm runs"]) == ("3 [1]", "3")
+    assert document.tables[0].numbered_notes == (
+        "lazy, cold: 1 of 3 measured on a busy machine: no verdict rests on them",
+    )
+    (line,) = [row for row in records(matrix_csv(document)) if row["arm"] == "lazy"]
+    assert line["cold_runs_ok"] == line["cold_runs"] == "3"
+
+
+def test_drift_is_told_or_that_there_is_none():
+    def drifting(step, noise):
+        random = np.random.default_rng(1)
+        arms = ["lazy", "eager"]
+        return [
+            fabricated_run(
+                arm,
+                block,
+                position=place,
+                metrics={
+                    "prompt_tps": 100 * (1 + step) ** (2 * block + place) * random.normal(1, noise)
+                },
+            )
+            for block in range(1, 9)
+            for place, arm in enumerate(arms if block % 2 else arms[::-1], start=1)
+        ]
+
+    assert "\n\nDrift: none found.\n" in markdown(laid_out(drifting(0, 0.01)))
+    text = markdown(laid_out(drifting(-0.03, 0.001)))
+    assert "Drift: cold prompt -3.0% a run (p = " in text
+    assert "; cold prompt -5.9% a block (p = " in text
+    assert "Drift: not tested, too few runs." in markdown(laid_out(drifting(0, 0.01)[:2]))
+    rows = records(drift_csv(laid_out(drifting(-0.03, 0.001))))
+    assert [(row["effect"], row["found"]) for row in rows] == [
+        ("position", "yes"),
+        ("trend", "yes"),
+    ]
+    assert float(rows[0]["change"]) == pytest.approx(-0.03, abs=0.002)
 
 
 def test_a_figure_of_fewer_runs_than_the_others_shows_its_number():

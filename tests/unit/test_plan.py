@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.study.plan import Plan, find_study
+from coldbench.study.find import find_study
+from coldbench.study.plan import Plan
 from coldbench.study.schema import study_schema
 from coldbench.study.settings import open_study
 
@@ -77,6 +78,68 @@ def test_a_twin_repeats_its_arm_under_another_name(tmp_path: Path) -> None:
     assert arms["twin"].args == original.args
     assert arms["twin"].build == original.build
     assert study.aa_pairs == (("new-lazy-on-mode-mmap", "twin"),)
+
+
+NO_TWIN = MATRIX.replace("  include: [{name: twin, aa_of: new-lazy-on-mode-mmap}]\n", "")
+
+
+def test_a_study_without_an_aa_pair_gets_a_twin_of_the_first_comparison_s_control(
+    tmp_path: Path,
+) -> None:
+    study = plan(tmp_path, NO_TWIN)
+    assert study.aa_pairs == (("old-lazy-on-mode-mmap", "old-lazy-on-mode-mmap-again"),)
+    assert study.arms[-1].name == "old-lazy-on-mode-mmap-again"
+    original = next(arm for arm in study.arms if arm.name == "old-lazy-on-mode-mmap")
+    assert study.arms[-1] == original.model_copy(
+        update={"name": "old-lazy-on-mode-mmap-again", "twin_of": original.name}
+    )
+    without = NO_TWIN[: NO_TWIN.index("comparisons")] + NO_TWIN[NO_TWIN.index("identity") :]
+    assert plan(tmp_path, without).aa_pairs == (
+        ("new-lazy-on-mode-mmap", "new-lazy-on-mode-mmap-again"),
+    )
+
+
+def test_the_twin_s_name_is_free_and_no_longer_than_a_name_may_be(tmp_path: Path) -> None:
+    long = "x" * 64
+    arms = [
+        f"  - {{name: {long}, build: new}}",
+        f"  - {{name: {long[:58]}-again, build: old}}",
+    ]
+    head, tail = NO_TWIN[: NO_TWIN.index("arms:")], NO_TWIN[NO_TWIN.index("blocks:") :]
+    tail = tail[: tail.index("comparisons")]
+    text = "\n".join([head.rstrip(), "arms:", *arms, tail]).replace(
+        "  text: {driver: llama-completion, prompt: one}\n", ""
+    )
+    ((original, twin),) = plan(tmp_path, text).aa_pairs
+    assert (original, twin) == (long, f"{long[:57]}-again2")
+
+
+UNTIL = MATRIX.replace(
+    "blocks: {cold: 6, warm: 3}",
+    "blocks: {cold: 6, warm: 3, until: {half_width: 2.5%, max: 12}}",
+)
+
+
+def test_blocks_until_are_added_after_the_fixed_ones_and_leave_these_alone(
+    tmp_path: Path,
+) -> None:
+    fixed, study = plan(tmp_path), plan(tmp_path, UNTIL)
+    assert fixed.until("toy", "run") is None
+    assert [study.block("toy", "run", n) for n in range(1, 7)] == [
+        fixed.block("toy", "run", n) for n in range(1, 7)
+    ]
+    until = study.until("toy", "run")
+    assert until is not None
+    assert (until.first.block, until.last, until.half_width) == (7, 12, 0.025)
+    assert [(claim.model, claim.state) for claim in until.claims] == [
+        ("toy", "cold"),
+        ("toy", "warm"),
+    ]
+
+
+def test_blocks_until_must_allow_more_than_are_measured_anyway(tmp_path: Path) -> None:
+    with pytest.raises(ColdbenchError, match=r"until\.max must exceed"):
+        plan(tmp_path, UNTIL.replace("max: 12", "max: 6"))
 
 
 def test_blocks_carry_the_states_that_still_want_one(tmp_path: Path) -> None:
@@ -223,7 +286,7 @@ def test_the_committed_schema_is_current() -> None:
 
 def test_every_key_of_the_schema_is_documented() -> None:
     root = Path(__file__).parents[2]
-    text = (root / "config" / "README.md").read_text()
+    text = re.sub(r"```.*?```", "", (root / "config" / "README.md").read_text(), flags=re.DOTALL)
     documented = {word for code in re.findall(r"`([^`]+)`", text) for word in code.split()}
     documented = {word.strip("{},:") for word in documented}
     schema = study_schema()

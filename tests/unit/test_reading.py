@@ -38,7 +38,7 @@ def refusal(folder: Path, text: str) -> str:
 def test_a_plain_study_is_read(tmp_path: Path) -> None:
     plan = Plan(write(tmp_path, STUDY))
     assert plan.name == "study"
-    assert [arm.name for arm in plan.arms] == ["one"]
+    assert [arm.name for arm in plan.arms] == ["one", "one-again"]
     assert plan.block("toy", "run", 1).states == ("cold",)
 
 

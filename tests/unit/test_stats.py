@@ -7,8 +7,11 @@ from hypothesis import strategies as st
 from scipy.stats import permutation_test, t, ttest_1samp
 
 from coldbench.analysis.stats import (
+    Ratio,
+    blocks_for,
     blocks_needed,
     decide,
+    half_width,
     holm,
     log_ratios,
     paired_ratio,
@@ -311,3 +314,33 @@ def test_identical_arms_raise_a_false_alarm_in_at_most_a_twentieth(n):
 def test_a_true_five_per_cent_is_found_as_often_as_the_method_promises(n, power):
     _, found = claimed(n, 0.05, seed=100 + n)
     assert found == pytest.approx(power, abs=0.03)
+
+
+# --- width --------------------------------------------------------------------------------------
+
+
+def test_half_the_width_of_an_interval_is_relative_and_the_same_when_the_arms_are_swapped():
+    assert half_width(Ratio(1.0, 1 / 1.03, 1.03, 6)) == pytest.approx(0.03)
+    assert half_width(Ratio(0.5, 0.5 / 1.03, 0.5 * 1.03, 6)) == pytest.approx(0.03)
+    assert half_width(Ratio(2.0, None, None, 1)) is None
+
+
+@given(samples)
+def test_half_the_width_mirrors(sample):
+    there, back = ratio_of(sample), ratio_of([-value for value in sample])
+    assert half_width(there) == pytest.approx(half_width(back), rel=1e-9)
+
+
+@given(margins, st.floats(0.001, 0.1))
+def test_the_blocks_for_a_margin_are_the_fewest_whose_interval_is_within_it(margin, noise):
+    blocks = blocks_for(margin, noise)
+    deviation = np.sqrt(2) * np.log1p(noise)
+
+    def width(n):
+        return t.ppf(0.975, n - 1) * deviation / np.sqrt(n)
+
+    if blocks is None:
+        assert width(10_000) > np.log1p(margin)
+    else:
+        assert width(blocks) <= np.log1p(margin) * (1 + 1e-9)
+        assert blocks == 6 or width(blocks - 1) > np.log1p(margin) * (1 - 1e-9)

@@ -6,6 +6,7 @@ import pytest
 
 from coldbench.analysis.summary import left_out, load_runs, pairs, summarise, tidy
 from coldbench.common.errors import ColdbenchError
+from coldbench.records import FORMAT
 from tests.unit.fabricated_runs import cells_of, fabricated_run
 
 
@@ -74,7 +75,7 @@ def test_a_whole_last_line_without_its_newline_counts(tmp_path):
         lambda good: good + b"[]\n",
         lambda good: good.replace(b'"block":1', b'"block":"one"'),
         lambda good: good.replace(b'"arm":', b'"unknown":1,"arm":'),
-        lambda good: good.replace(b'"format":1', b'"format":99'),
+        lambda good: good.replace(b'"format":%d' % FORMAT, b'"format":99'),
         lambda good: good.replace(b'"argv"', b'"\xff"'),
     ],
     ids=["cut inside", "cut with newline", "not a record", "type", "key", "format", "utf-8"],

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from coldbench.analysis.stats import decide, holm, log_ratios, paired_t_p
+from coldbench.analysis.stats import decide, half_width, holm, log_ratios, paired_t_p
 from coldbench.analysis.summary import tidy
-from coldbench.analysis.verdicts import verdicts
+from coldbench.analysis.verdicts import unresolved, verdicts
 from coldbench.common.errors import ColdbenchError
-from coldbench.study.plan import Claim
+from coldbench.study.specs import Claim
 from tests.unit.fabricated_runs import cells_of, fabricated_run
 
 
@@ -117,10 +117,95 @@ def test_zeros_are_not_comparable_and_never_a_ratio(lazy, eager, reason):
 def test_an_arm_without_a_valid_run_is_not_comparable():
     runs = measured({"eager": [5.0] * 3})
     runs += [fabricated_run("lazy", block, status="failed") for block in (1, 2, 3)]
-    for frame in (frame_of(runs), frame_of(runs[:3]), tidy([], {})):
+    nothing = "no block has this figure of both arms"
+    for frame, reason in (
+        (frame_of(runs), "incomplete: lazy 0 of 3 ok (failed)"),
+        (frame_of(runs[:3]), nothing),
+        (tidy([], {}), nothing),
+    ):
         (row,) = verdicts(frame, [claim()], [("lazy", "twin")])
         assert row.verdict.status == "not comparable"
-        assert row.verdict.reason == "no block has this figure of both arms"
+        assert row.verdict.reason == reason
+
+
+def spoilt(status, blocks=(2, 4, 5), reason="why", **more):
+    """Five blocks of a lazy arm that is slower, some of whose runs are not ok, and an eager one."""
+    runs = measured({"lazy": jitter(50, 5, 1), "eager": jitter(100, 5, 2)})
+    runs = [run for run in runs if run.arm == "eager" or run.block not in blocks]
+    return runs + [fabricated_run("lazy", b, status=status, reason=reason, **more) for b in blocks]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("not delivered", "incomplete: lazy 2 of 5 ok (not delivered)"),
+        ("disturbed", "incomplete: lazy 2 of 5 ok (disturbed)"),
+        ("over budget", "exceeded the budget: lazy 2 of 5 ok (over budget)"),
+    ],
+)
+def test_an_incomplete_cell_is_never_ranked(status, said):
+    (row,) = verdicts(frame_of(spoilt(status)), [claim()], [])
+    assert (row.verdict.status, row.verdict.ratio) == ("not comparable", None)
+    assert row.verdict.reason == said
+    (row,) = verdicts(frame_of(spoilt(status)), [claim("eager", "lazy")], [])
+    assert row.verdict.status == "not comparable"
+
+
+def test_a_cell_that_lacks_a_block_of_its_lane_is_incomplete():
+    (row,) = verdicts(frame_of(measured({"lazy": [5.0] * 6, "eager": [4.0] * 7})), [claim()], [])
+    assert row.verdict.reason == "incomplete: lazy 6 of 7 ok (not measured)"
+
+
+def test_a_block_that_was_repeated_counts_once_and_by_its_latest_pass():
+    again = measured({"lazy": jitter(50, 5, 3), "eager": jitter(100, 5, 4)}, pass_=2)
+    again = [run for run in again if run.block in (2, 4, 5)]
+    frame = frame_of([*spoilt("disturbed"), *again])
+    (row,) = verdicts(frame, [claim()], [])
+    assert (row.verdict.status, row.verdict.ratio.n) == ("slower", 5)
+    worse = [run.model_copy(update={"status": "failed"}) for run in again if run.arm == "lazy"]
+    frame = frame_of([*measured({"lazy": [5.0] * 5, "eager": [4.0] * 5}), *worse])
+    (row,) = verdicts(frame, [claim()], [])
+    assert row.verdict.reason == "incomplete: lazy 2 of 5 ok (failed)"
+
+
+@pytest.mark.parametrize("arm", ["lazy", "eager"])
+def test_no_winner_is_called_from_runs_on_a_busy_machine(arm):
+    runs = measured({"lazy": jitter(50, 6, 1), "eager": jitter(100, 6, 2)})
+    (quiet,) = verdicts(frame_of(runs), [claim()], [])
+    assert quiet.verdict.status == "slower"
+    busy = [
+        run.model_copy(update={"notes": ["disturbed: other work took 40% of the CPUs"]})
+        if (run.arm, run.block) == (arm, 3)
+        else run
+        for run in runs
+    ]
+    (row,) = verdicts(frame_of(busy), [claim()], [])
+    assert row.verdict.status == "inconclusive"
+    assert row.verdict.reason == "measured on a busy machine"
+    assert row.verdict.ratio == quiet.verdict.ratio
+    same = [*busy, *measured({"twin": jitter(100, 6, 9)})]
+    control = verdicts(frame_of(same), [], [("eager", "twin")])[0]
+    assert not control.alarm
+    # Measured again when the machine was quiet, the block counts by that.
+    again = [run.model_copy(update={"pass_": 2, "notes": []}) for run in busy if run.block == 3]
+    (mended,) = verdicts(frame_of([*busy, *again]), [claim()], [])
+    assert mended.verdict.status == "slower"
+
+
+def test_blocks_are_wanted_for_width_alone_and_only_where_they_can_help():
+    rates = {"eager": jitter(100, 4, 1, 0.02), "lazy": jitter(50, 4, 2, 0.02)}
+    runs = measured(rates) + measured({"lazy": [7.0] * 4, "eager": [5.0] * 4}, state="warm")
+    runs += [fabricated_run("bad", block, status="failed") for block in range(1, 5)]
+    frame = frame_of(runs)
+    claims = [claim(), claim(state="warm"), claim("bad")]
+    ratio = verdicts(frame, [claim()], [])[0].verdict.ratio
+    width = half_width(ratio)
+    assert ratio.high < 0.6, "the difference is beyond doubt"
+    assert unresolved(frame, claims, width * 0.99) == [claims[0]]
+    assert unresolved(frame, claims, width * 1.01) == []
+    # Of a single block there is no interval yet.
+    single = frame_of(measured({"lazy": [7.0], "eager": [5.0]}))
+    assert unresolved(single, [claim()], 0.5) == [claim()]
 
 
 def test_the_aa_spread_is_the_pairs_own_effect_upwards_and_the_largest_of_several():

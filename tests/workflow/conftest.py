@@ -81,9 +81,24 @@ def make_checkout(folder: Path, environment: dict[str, str]) -> Checkout:
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy2(source, folder / name)
+    _bear_with(folder / "config" / "config.yaml")
     shutil.copytree(ENGINE, folder / "engine")
     shutil.copy2(MODEL, folder / "toy.gguf")
     return Checkout(folder, environment)
+
+
+def _bear_with(config: Path) -> None:
+    """Let runs count whatever else the machine does; tests of disturbance set their own limits."""
+    settings = YAML().load(config)
+    settings["quiet"] = "warn"
+    settings["quiet_limits"] |= {
+        "other_cpu": "99%",
+        "stolen": "99%",
+        "other_disk": "1TiB",
+        "swapped_in": "1TiB",
+        "throttled": 10**9,
+    }
+    YAML().dump(settings, config)
 
 
 @pytest.fixture(scope="session")

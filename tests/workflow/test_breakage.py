@@ -54,7 +54,7 @@ def test_a_killed_launcher_loses_an_attempt_and_not_the_run(
 def test_an_arm_that_always_kills_its_launcher_harms_only_itself(
     checkout: Checkout, toy: dict[str, Any]
 ) -> None:
-    checkout.run("--config", hostile(checkout, toy, DO="always"))
+    checkout.run("--config", hostile(checkout, toy, DO="always"), fails=True)
     measured = [run for run in checkout.records() if run["state"] == "cold"]
     assert [run["status"] for run in measured if run["arm"] == "other"] == ["void"] * 3
     assert {run["status"] for run in measured if run["arm"] != "other"} == {"ok"}
@@ -93,13 +93,15 @@ def test_what_refused_a_run_can_be_mended_and_the_run_made(
     with (checkout.folder / "toy.gguf").open("rb") as file:
         held = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         assert held[:4] == b"GGUF", "a page that is mapped in cannot be evicted"
-        checkout.run("--config", study)
+        checkout.run("--config", study, fails=True)
     held.close()
     refused = [run for run in checkout.records() if run["state"] == "cold"]
-    assert {run["status"] for run in refused} == {"refused"}
+    assert {run["status"] for run in refused} == {"not cold"}
     assert all(f"process {os.getpid()} " in run["reason"] for run in refused)
     recorded = checkout.records()
-    checkout.run("--config", study)
+    output = checkout.run("--config", study, fails=True)
+    assert "3 cells incomplete" in output
+    assert "snakemake --cores all --forcerun block" in output
     assert checkout.records() == recorded, "a finished block is left alone"
     checkout.run("--config", study, "--forcerun", "block")
     cold = [run for run in checkout.records() if run["state"] == "cold"]

@@ -75,7 +75,7 @@ def test_a_study_becomes_its_tables_and_then_there_is_nothing_to_do(
     path = checkout.folder / "config" / "studies" / "toy.yaml"
     path.write_text("# a comment\n" + path.read_text())
     planned = checkout.run("--config", study, "--dry-run")
-    assert jobs(planned) == {"all": 1, "matrix": 1, "total": 2}
+    assert jobs(planned) == {"all": 1, "matrix": 1, "outcome": 1, "total": 3}
     checkout.run("--config", study)
     assert checkout.records() == records
     assert "the toy" in (checkout.results / "toy" / "matrix.md").read_text()
@@ -124,7 +124,11 @@ def test_what_goes_wrong_in_an_arm_is_said_in_its_row_and_no_figure_of_it_is_use
     toy["blocks"] = {"cold": 1}
     del toy["identity"], toy["workloads"]["text"], toy["comparisons"]
     study = checkout.study(toy)
-    checkout.run("--config", study)
+    output = checkout.run("--config", study, fails=True)
+    assert "Traceback" not in output
+    assert f"error: {len(expected)} cells incomplete:\n" in output
+    assert "toy bench cold crash: 0 of 1 ok (failed): killed by SIGSEGV" in output
+    assert "the tables are published in results/toy" in output
     text = (checkout.results / "toy" / "matrix.md").read_text()
     rows = table(checkout)
     for name, reason in expected.items():
@@ -142,7 +146,9 @@ def test_what_goes_wrong_in_an_arm_is_said_in_its_row_and_no_figure_of_it_is_use
         "crash": ["failed"],
     }
     assert rows["sometimes"]["cold_prompt_tps_n"] == "1"
-    assert NOTHING in checkout.run("--config", study, "--dry-run")
+    # What is incomplete is said each time; nothing else is left to do.
+    planned = checkout.run("--config", study, "--dry-run")
+    assert jobs(planned) == {"all": 1, "outcome": 1, "total": 2}
 
 
 def test_identity_that_fails_publishes_no_figures(checkout: Checkout, toy: dict[str, Any]) -> None:
@@ -150,7 +156,9 @@ def test_identity_that_fails_publishes_no_figures(checkout: Checkout, toy: dict[
     shutil.copy2(checkout.folder / "toy.gguf", checkout.folder / "second.gguf")
     toy["arms"][2]["environment"]["STUB_TEXT"] = "other"
     toy["blocks"] = {"cold": 1}
-    checkout.run("--config", checkout.study(toy))
+    output = checkout.run("--config", checkout.study(toy), fails=True)
+    assert "error: 6 arms without identity:\n" in output
+    assert "toy plain, again, other: texts differ" in output
     rows = table(checkout)
     assert {row["identity"] for row in rows.values()} == {"failed"}
     assert all("texts differ" in row["identity_reason"] for row in rows.values())
@@ -159,16 +167,18 @@ def test_identity_that_fails_publishes_no_figures(checkout: Checkout, toy: dict[
 
     for behaviour, reason in (
         ("empty", "no text"),
-        ("random", "gave two texts for one prompt"),
+        ("random", "texts differ"),
         ("deaf", "a mutated prompt gave the same text"),
         ("crash", "exit status 3"),
     ):
         toy["arms"] = [{"name": "only", "build": "stub", "environment": {"STUB_TEXT": behaviour}}]
         toy["comparisons"] = {}
-        checkout.run("--config", checkout.study(toy))
-        (row,) = table(checkout).values()
-        assert row["identity"] == "failed"
-        assert reason in row["identity_reason"]
+        checkout.run("--config", checkout.study(toy), fails=True)
+        rows = table(checkout)
+        assert list(rows) == ["only", "only-again"]
+        for row in rows.values():
+            assert row["identity"] == "failed"
+            assert reason in row["identity_reason"]
 
 
 def test_a_broken_model_stops_only_its_own_cells(checkout: Checkout, toy: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 #   RESULTS/models/MODEL.json, builds/BUILD.json   records of what was prepared (the cache has it)
 #   RESULTS/raw/MODEL/WORKLOAD/block-NNN.jsonl     every run, append-only, not owned by Snakemake
 #   RESULTS/blocks/MODEL/WORKLOAD/NNN.json         receipt: this block is complete
+#   RESULTS/until/MODEL/WORKLOAD.json              receipts of blocks that were added for precision
 #   RESULTS/identity/MODEL.json                    receipt of the identity check
 
 import os
@@ -62,12 +63,22 @@ def block_spec(wildcards):
     return PLAN.block(wildcards.model, wildcards.workload, int(wildcards.block)).model_dump_json()
 
 
+def until_spec(wildcards):
+    return PLAN.until(wildcards.model, wildcards.workload).model_dump_json()
+
+
 def identity_spec(wildcards):
     return PLAN.identity(wildcards.model).model_dump_json()
 
 
 def presentation(wildcards):
     return PLAN.presentation().model_dump_json()
+
+
+def block_receipts(wildcards):
+    """Return the receipts of the fixed blocks of one model and workload."""
+    folder = f"{RESULTS}/blocks/{wildcards.model}/{wildcards.workload}"
+    return [f"{folder}/{block:03d}.json" for block in range(1, PLAN.blocks + 1)]
 
 
 def receipts():
@@ -78,5 +89,14 @@ def receipts():
         workload=PLAN.workloads,
         block=range(1, PLAN.blocks + 1),
     )
+    until = expand(
+        f"{RESULTS}/until/{{model}}/{{workload}}.json",
+        model=PLAN.models,
+        workload=PLAN.workloads,
+    )
     identity = expand(f"{RESULTS}/identity/{{model}}.json", model=PLAN.models)
-    return blocks + (identity if PLAN.file.identity else [])
+    return (
+        blocks
+        + (until if PLAN.file.blocks.until else [])
+        + (identity if PLAN.file.identity else [])
+    )

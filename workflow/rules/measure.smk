@@ -25,6 +25,28 @@ rule block:
         "../scripts/block.py"
 
 
+rule until:
+    input:
+        launcher=rules.launcher.output,
+        model=rules.model.output,
+        builds=expand(rules.build.output, build=PLAN.builds),
+        receipts=block_receipts,
+    output:
+        f"{RESULTS}/until/{{model}}/{{workload}}.json",
+    log:
+        f"{RESULTS}/logs/until/{{model}}/{{workload}}.log",
+    conda:
+        "../../envs/measure.yaml"
+    threads: workflow.cores
+    params:
+        spec=until_spec,
+        results=RESULTS,
+    message:
+        "blocks until precise: {wildcards.model}, {wildcards.workload}"
+    script:
+        "../scripts/until.py"
+
+
 rule identity:
     input:
         launcher=rules.launcher.output,

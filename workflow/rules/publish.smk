@@ -8,6 +8,7 @@ rule matrix:
         markdown=f"{RESULTS}/matrix.md",
         csv=f"{RESULTS}/matrix.csv",
         verdicts=f"{RESULTS}/verdicts.csv",
+        drift=f"{RESULTS}/drift.csv",
     log:
         f"{RESULTS}/logs/matrix.log",
     conda:
@@ -39,3 +40,25 @@ rule provenance:
         "provenance"
     script:
         "../scripts/provenance.py"
+
+
+rule outcome:
+    # The last: it fails where a cell is incomplete, after the tables that say so are written.
+    input:
+        rules.matrix.output,
+        rules.summary.output,
+        rules.provenance.output,
+        receipts=receipts(),
+    output:
+        f"{RESULTS}/outcome.json",
+    log:
+        f"{RESULTS}/logs/outcome.log",
+    conda:
+        "../../envs/analyse.yaml"
+    params:
+        results=RESULTS,
+        presentation=presentation,
+    message:
+        "outcome"
+    script:
+        "../scripts/outcome.py"

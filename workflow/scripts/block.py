@@ -5,7 +5,8 @@ from coldbench.common.folders import cache_folder
 from coldbench.common.job import job
 from coldbench.measure.block import Prepared, measure_block
 from coldbench.sources import built, models
-from coldbench.study.plan import BlockSpec
+from coldbench.study.quiet import QuietSettings
+from coldbench.study.specs import BlockSpec
 
 with job(snakemake.log[0]):
     prepared = Prepared(
@@ -15,4 +16,6 @@ with job(snakemake.log[0]):
         results=Path(snakemake.params.results),
     )
     spec = BlockSpec.model_validate_json(snakemake.params.spec)
-    measure_block(spec, prepared, receipt=Path(snakemake.output[0]))
+    # Not a parameter of the rule: another setting must not measure finished blocks again.
+    quiet = QuietSettings.model_validate(snakemake.config)
+    measure_block(spec, prepared, Path(snakemake.output[0]), quiet)

@@ -5,7 +5,7 @@ from coldbench.common.folders import cache_folder
 from coldbench.common.job import job
 from coldbench.measure.block import Prepared, check_identity
 from coldbench.sources import built, models
-from coldbench.study.plan import IdentitySpec
+from coldbench.study.specs import IdentitySpec
 
 with job(snakemake.log[0]):
     prepared = Prepared(

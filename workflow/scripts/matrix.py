@@ -2,7 +2,7 @@ from pathlib import Path
 
 from coldbench.common.job import job
 from coldbench.publish.study import publish_matrix
-from coldbench.study.plan import Presentation
+from coldbench.study.specs import Presentation
 
 with job(snakemake.log[0]):
     publish_matrix(
@@ -12,4 +12,5 @@ with job(snakemake.log[0]):
         markdown_file=Path(snakemake.output.markdown),
         csv_file=Path(snakemake.output.csv),
         verdicts_file=Path(snakemake.output.verdicts),
+        drift_file=Path(snakemake.output.drift),
     )

@@ -5,12 +5,15 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
+from coldbench.analysis.wording import pattern, ranged
 from coldbench.drivers.flags import OBSERVABLE_FLAGS
 from coldbench.records import Run
 
 
 def notes(runs: Iterable[Run]) -> dict[str, list[str]]:
     """Return the notes on each model: those of its runs, and treatments that came to the same.
+
+    Notes that differ in quantities alone are one, with the range of each.
 
     The engine's log shows which settings were in force. Two arms that differ only in flags it
     shows, and in force not at all, measured the same thing twice; equal arms on two builds whose
@@ -23,11 +26,14 @@ def notes(runs: Iterable[Run]) -> dict[str, list[str]]:
 
 
 def _of_runs(runs: Sequence[Run]) -> list[str]:
-    arms: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    said: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for run in runs:
         for note in run.notes:
-            arms[note][run.arm] = None
-    return [f"{', '.join(names)}: {note}" for note, names in arms.items()]
+            said[pattern(note)].append((run.arm, note))
+    return [
+        f"{', '.join(dict.fromkeys(arm for arm, _ in told))}: {ranged([note for _, note in told])}"
+        for told in said.values()
+    ]
 
 
 def _of_arms(runs: Sequence[Run]) -> list[str]:

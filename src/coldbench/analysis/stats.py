@@ -105,6 +105,30 @@ def ratio_of(log_ratios: ArrayLike, confidence: float = 0.95) -> Ratio:
     return Ratio(_exp(mean), _exp(mean - half), _exp(mean + half), sample.size)
 
 
+def half_width(ratio: Ratio) -> float | None:
+    """Return half the width of a ratio's interval, relative: 0.03 where it is within 3% of it.
+
+    It is taken on the log scale, and so the same when the arms are swapped; None without an
+    interval.
+    """
+    if ratio.low is None or ratio.high is None:
+        return None
+    return math.expm1((math.log(ratio.high) - math.log(ratio.low)) / 2)
+
+
+def blocks_for(margin: float, noise: float) -> int | None:
+    """Return how many blocks an interval within `margin` takes, at least ENOUGH.
+
+    Both are relative; `noise` is the standard deviation of one run, so that a block's ratio has
+    sqrt(2) times as much. None where 10,000 are too few.
+
+    Source: as of `blocks_needed`.
+    """
+    allowed = np.log1p(margin) / (math.sqrt(2) * np.log1p(noise))
+    enough = np.flatnonzero(_half_widths() <= allowed)
+    return ENOUGH + int(enough[0]) if enough.size else None
+
+
 def paired_t_p(log_ratios: ArrayLike) -> float:
     """Return the two-sided p-value of the paired t test of no difference; needs 2 blocks.
 

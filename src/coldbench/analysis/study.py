@@ -15,6 +15,7 @@ from coldbench.records import Run
 from coldbench.study.schema import STATES
 
 _RECEIPT = ("model", "workload", "journal", "cells", "runs")
+_UNTIL = ("model", "workload", "ended", "blocks")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Measured:
     identity: dict[tuple[str, str], IdentityCell]
     left_out: int
     """Records of cells that the study no longer names (other content, build, arguments)."""
+    ended: dict[str, list[str]]
+    """By model, why no more blocks were added, where the study adds any."""
 
 
 def gather(results: Path, receipts: Iterable[Path], group_by: tuple[str, ...] = ()) -> Measured:
@@ -35,8 +38,7 @@ def gather(results: Path, receipts: Iterable[Path], group_by: tuple[str, ...] = 
 
     Raises ColdbenchError for an unreadable receipt or journal.
     """
-    receipts = [*receipts]
-    documents = [read_json(path, _RECEIPT) for path in receipts]
+    receipts, documents, ended = _read(receipts)
     runs = load_runs(dict.fromkeys(results / document["journal"] for document in documents))
     _check_complete(documents, receipts, runs)
     cells = {
@@ -56,7 +58,27 @@ def gather(results: Path, receipts: Iterable[Path], group_by: tuple[str, ...] = 
         for run in runs
         if run.cell in cells
     ]
-    return Measured(runs, present, tidy(runs, cells), judge(identity), left_out(runs, cells))
+    return Measured(runs, present, tidy(runs, cells), judge(identity), left_out(runs, cells), ended)
+
+
+def _read(
+    receipts: Iterable[Path],
+) -> tuple[list[Path], list[dict[str, Any]], dict[str, list[str]]]:
+    """Return the receipts of blocks and checks with their files, and why adding blocks ended."""
+    files: list[Path] = []
+    documents: list[dict[str, Any]] = []
+    ended: dict[str, list[str]] = {}
+    for path in receipts:
+        found = read_json(path)
+        if isinstance(found, dict) and "ended" in found:
+            until = read_json(path, _UNTIL)
+            ended.setdefault(until["model"], []).append(until["ended"])
+            added = until["blocks"]
+        else:
+            added = [read_json(path, _RECEIPT)]
+        files += [path] * len(added)
+        documents += added
+    return files, documents, ended
 
 
 def _check_complete(

@@ -2,9 +2,10 @@
 
 import logging
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from coldbench.analysis.metrics import OF_RECORD, values
 from coldbench.analysis.stats import FEWEST, Floats
 from coldbench.common.errors import ColdbenchError
+from coldbench.measure.quiet import NOTE
 from coldbench.records import FORMAT, Run, Status
 from coldbench.study.schema import STATES
 
@@ -39,10 +41,53 @@ _COLUMNS = [
     "attempt",
     "status",
     "reason",
+    "latest",
+    "busy",
     "metric",
     "value",
 ]
+_ORDER = ("model", "workload", "state", "metric", "block", "pass", "arm", "run", "attempt")
 _FIGURES = ["n", "median", "min", "max", "mean"]
+
+
+EVERY_RUN_HAS = "wall_s"
+"""Of this metric every run has exactly one row: its rows are the runs."""
+
+Cell = tuple[str, str, str, str]
+"""(model, workload, state, arm)."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell: the blocks in which its latest run is ok, of all that its lane has.
+
+    `faults` counts the other blocks by status, `not measured` where the cell has no run there;
+    `reason` is that of the first of them. `busy` counts ok blocks on a busy machine.
+    """
+
+    ok: int
+    blocks: int
+    faults: Mapping[str, int]
+    reason: str
+    busy: int
+
+    @property
+    def complete(self) -> bool:
+        """Return whether every block has an ok run: only then is the cell ranked."""
+        return self.ok == self.blocks
+
+    @property
+    def over_budget(self) -> bool:
+        """Return whether its memory budget is all that stopped it, which is a result."""
+        return self.faults.keys() == {"over budget"}
+
+    def __str__(self) -> str:
+        """Return such as `2 of 5 ok (not delivered)`."""
+        said = [
+            status if len(self.faults) == 1 else f"{count} {status}"
+            for status, count in self.faults.items()
+        ]
+        return f"{self.ok} of {self.blocks} ok" + (f" ({', '.join(said)})" if said else "")
 
 
 @dataclass(frozen=True)
@@ -107,17 +152,25 @@ def tidy(runs: Sequence[Run], cells: Cells) -> pd.DataFrame:
     """Return one row a run and metric, of the plan's cells in the states cold and warm.
 
     Columns: model, workload, arm, state, block, pass, position, started, run, attempt, status,
-    reason, metric, value. A run has a row for every metric that any run of its workload has;
-    value is NaN where the run lacks it or is not ok. Rows are sorted, whatever the files' order.
+    reason, latest, busy, metric, value. A run has a row for every metric that any run of its
+    workload has; value is NaN where the run lacks it or is not ok. `latest` marks the last attempt
+    of a block's last pass, `busy` an ok run on a busy machine. Rows are sorted, whatever the
+    files' order.
     """
     kept = [run for run in runs if run.cell in cells and run.state in STATES]
     figures = [values(run) for run in kept]
     metrics: defaultdict[str, set[str]] = defaultdict(lambda: set(OF_RECORD))
     for run, found in zip(kept, figures, strict=True):
         metrics[cells[run.cell][1]].update(found)
+    latest: dict[tuple[object, ...], tuple[int, int]] = {}
+    for run in kept:
+        place = (cells[run.cell], run.state, run.block)
+        latest[place] = max(latest.get(place, (0, 0)), (run.pass_, run.attempt))
     rows = []
     for run, found in zip(kept, figures, strict=True):
         cell = cells[run.cell]
+        last = latest[cell, run.state, run.block] == (run.pass_, run.attempt)
+        busy = run.status == "ok" and any(note.startswith(NOTE) for note in run.notes)
         rows += [
             (
                 *cell,
@@ -130,25 +183,57 @@ def tidy(runs: Sequence[Run], cells: Cells) -> pd.DataFrame:
                 run.attempt,
                 run.status,
                 run.reason,
+                last,
+                busy,
                 metric,
                 found.get(metric, math.nan),
             )
             for metric in metrics[cell[1]]
         ]
-    frame = pd.DataFrame(rows, columns=_COLUMNS)
-    order = ["model", "workload", "state", "metric", "block", "pass", "arm", "run", "attempt"]
-    return frame.sort_values(order, kind="stable", ignore_index=True)
+    # Much faster than pandas' own sorting by nine columns.
+    rows.sort(key=itemgetter(*map(_COLUMNS.index, _ORDER)))
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def outcomes(frame: pd.DataFrame) -> dict[Cell, Outcome]:
+    """Return what became of every cell of a tidy frame.
+
+    A block that was measured in several passes counts once, by the latest.
+    """
+    if frame.empty:
+        return {}
+    runs = frame[(frame["metric"] == EVERY_RUN_HAS) & frame["latest"]]
+    lanes: defaultdict[tuple[str, str, str], set[int]] = defaultdict(set)
+    cells: defaultdict[Cell, dict[int, tuple[str, str, bool]]] = defaultdict(dict)
+    names = ("model", "workload", "state", "arm", "block", "status", "reason", "busy")
+    columns = (runs[name].tolist() for name in names)
+    for model, workload, state, arm, block, status, reason, busy in zip(*columns, strict=True):
+        lanes[model, workload, state].add(block)
+        cells[model, workload, state, arm][block] = (status, reason, busy)
+    found = {}
+    for cell, by_block in cells.items():
+        blocks = sorted(lanes[cell[:3]])
+        ends = [by_block.get(block, ("not measured", "", False)) for block in blocks]
+        faults = Counter(status for status, _, _ in ends if status != "ok")
+        found[cell] = Outcome(
+            ok=len(ends) - faults.total(),
+            blocks=len(ends),
+            faults=dict(faults.most_common()),
+            reason=next((reason for status, reason, _ in ends if status != "ok"), ""),
+            busy=sum(busy for _, _, busy in ends),
+        )
+    return found
 
 
 def summarise(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row a (model, workload, state, arm, metric) of a tidy frame.
 
-    Columns beside these five: n, median, min, max and mean of the runs that have the figure, and
-    `ok`, `failed`, `invalid`, `void`, `refused`: the number of runs by status, attempts included.
+    Columns beside these five: n, median, min, max and mean of the latest runs that have the
+    figure, one a block, and for each status the number of runs, attempts and repeats included.
     """
     if frame.empty:
         return pd.DataFrame(columns=[*_GROUP, *_FIGURES, *STATUSES])
-    groups = frame.groupby(_GROUP, sort=True)["value"]
+    groups = frame["value"].where(frame["latest"]).groupby([frame[name] for name in _GROUP])
     figures = groups.agg(["count", "median", "min", "max", "mean"])
     counts = frame.groupby([*_GROUP, "status"], sort=True).size().unstack(fill_value=0)
     counts = counts.reindex(columns=list(STATUSES), fill_value=0)
@@ -172,26 +257,37 @@ def pairs(
     measured, in whatever pass, counts and the pairs are not interleaved.
     """
     rows = frame[
-        (frame["model"] == model)
-        & (frame["workload"] == workload)
-        & (frame["state"] == state)
+        (frame["arm"].isin((treatment, control)))
         & (frame["metric"] == metric)
+        & (frame["state"] == state)
+        & (frame["workload"] == workload)
+        & (frame["model"] == model)
         & frame["value"].notna()
-    ].sort_values(["block", "pass", "attempt"], kind="stable")
-    above, below = (
-        rows[rows["arm"] == arm].drop_duplicates(["block", "pass"], keep="last")
-        for arm in (treatment, control)
+    ]
+    # Dictionaries: the joins of pandas take longer than all that is done with their result.
+    passes: dict[str, dict[tuple[int, int], float]] = {treatment: {}, control: {}}
+    columns = (rows[name].tolist() for name in ("arm", "block", "pass", "value"))
+    for arm, block, pass_, value in zip(*columns, strict=True):
+        passes[arm][block, pass_] = value
+    above, below = passes[treatment], passes[control]
+    side_by_side = {
+        block: (above[block, pass_], below[block, pass_])
+        for block, pass_ in sorted(above.keys() & below.keys())
+    }
+    last_above, last_below = (
+        {block: value for (block, _), value in sorted(side.items())} for side in (above, below)
     )
-    side_by_side = above.merge(below, on=["block", "pass"]).drop_duplicates("block", keep="last")
-    any_pass = above.drop_duplicates("block", keep="last").merge(
-        below.drop_duplicates("block", keep="last"), on="block"
-    )
+    any_pass = {
+        block: (last_above[block], last_below[block])
+        for block in sorted(last_above.keys() & last_below.keys())
+    }
     interleaved = len(side_by_side) >= FEWEST or len(side_by_side) == len(any_pass)
     chosen = side_by_side if interleaved else any_pass
+    values_of = np.array([*chosen.values()], dtype=float).reshape(-1, 2)
     return Pairs(
-        blocks=tuple(int(block) for block in chosen["block"]),
-        treatment=np.asarray(chosen["value_x"], dtype=float),
-        control=np.asarray(chosen["value_y"], dtype=float),
+        blocks=tuple(chosen),
+        treatment=values_of[:, 0],
+        control=values_of[:, 1],
         interleaved=interleaved,
     )
 

@@ -1,7 +1,7 @@
 """Verdicts on the declared comparisons, and on the A/A pairs that they are held against."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -11,15 +11,19 @@ from coldbench.analysis.stats import (
     FEWEST,
     Verdict,
     decide,
+    half_width,
     holm,
     log_ratios,
     paired_t_p,
+    ratio_of,
 )
-from coldbench.analysis.summary import Pairs, pairs
+from coldbench.analysis.summary import Cell, Outcome, Pairs, outcomes, pairs
 from coldbench.common.errors import ColdbenchError
 from coldbench.study.metrics import METRICS, Better, known
-from coldbench.study.plan import Claim
 from coldbench.study.schema import State
+from coldbench.study.specs import Claim
+
+ON_BUSY = "measured on a busy machine"
 
 CONTROL_MARGIN = 0.03
 """Inside this an A/A pair counts as shown to agree; it decides only how its row is worded."""
@@ -45,9 +49,12 @@ class VerdictRow:
 
 @dataclass(frozen=True)
 class _Tested:
+    """A claim with its pairs; `reason` says why it is not comparable, `busy` that it is suspect."""
+
     claim: Claim
     pairs: Pairs
     reason: str
+    busy: bool
 
     @property
     def log_ratios(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -73,11 +80,15 @@ def verdicts(
     form a family of their own: a study with twenty of them would else raise a false alarm more
     often than not.
 
+    A cell with a block that has no ok run is never ranked: what failed may be what was slow. Of
+    runs on a busy machine no difference and no equivalence is claimed.
+
     Raises ColdbenchError for a claim on a metric whose direction is not known.
     """
-    claims = [_paired(frame, claim) for claim in comparisons]
+    became = outcomes(frame)
+    claims = [_paired(frame, became, claim) for claim in comparisons]
     claims_of = {_scope(tested.claim) for tested in claims}
-    controls = [_paired(frame, claim) for claim in _controls(frame, claims_of, aa_pairs)]
+    controls = [_paired(frame, became, claim) for claim in _controls(frame, claims_of, aa_pairs)]
     spreads: dict[_Scope, float] = {}
     for tested in controls:
         if not tested.reason:
@@ -85,6 +96,24 @@ def verdicts(
             scope = _scope(tested.claim)
             spreads[scope] = max(spread, spreads.get(scope, 0.0))
     return [*_judged(claims, spreads), *_judged(controls, None)]
+
+
+def unresolved(frame: pd.DataFrame, claims: Iterable[Claim], width: float) -> list[Claim]:
+    """Return the claims whose 95% interval is wider than `width` (relative, each way).
+
+    Whether the interval includes 1 plays no part, so that stopping favours no verdict. A claim
+    that is not comparable is not among them: more blocks cannot change that.
+    """
+    became = outcomes(frame)
+    wide = []
+    for claim in claims:
+        tested = _paired(frame, became, claim)
+        if tested.reason:
+            continue
+        half = half_width(ratio_of(tested.log_ratios))
+        if half is None or half > width:
+            wide.append(claim)
+    return wide
 
 
 def _judged(family: Sequence[_Tested], spreads: dict[_Scope, float] | None) -> list[VerdictRow]:
@@ -109,11 +138,15 @@ def _judged(family: Sequence[_Tested], spreads: dict[_Scope, float] | None) -> l
                 adjusted_p=adjusted_of.get(index),
                 interleaved=tested.pairs.interleaved,
             )
+            if tested.busy:
+                verdict = replace(
+                    verdict, status="inconclusive", reason=ON_BUSY, exploratory=False, blocks=None
+                )
         rows.append(VerdictRow(tested.claim, verdict, spread, control=spreads is None))
     return rows
 
 
-def _paired(frame: pd.DataFrame, claim: Claim) -> _Tested:
+def _paired(frame: pd.DataFrame, became: Mapping[Cell, Outcome], claim: Claim) -> _Tested:
     found = pairs(
         frame,
         model=claim.model,
@@ -123,7 +156,22 @@ def _paired(frame: pd.DataFrame, claim: Claim) -> _Tested:
         treatment=claim.treatment,
         control=claim.control,
     )
-    return _Tested(claim, found, _not_comparable(claim, found))
+    ends = {
+        arm: end
+        for arm in (claim.treatment, claim.control)
+        if (end := became.get((claim.model, claim.workload, claim.state, arm)))
+    }
+    reason = _incomplete(ends) or _not_comparable(claim, found)
+    return _Tested(claim, found, reason, busy=any(end.busy for end in ends.values()))
+
+
+def _incomplete(ends: Mapping[str, Outcome]) -> str:
+    said = [
+        f"{'exceeded the budget' if end.over_budget else 'incomplete'}: {arm} {end}"
+        for arm, end in ends.items()
+        if not end.complete
+    ]
+    return "; ".join(said)
 
 
 def _not_comparable(claim: Claim, found: Pairs) -> str:
@@ -150,7 +198,7 @@ def _controls(
     measured = frame[frame["value"].notna()]
     for arm, twin in aa_pairs:
         rows = measured[measured["arm"].isin([arm, twin])]
-        scopes = set(rows[list(_SCOPE)].itertuples(index=False, name=None))
+        scopes = set(zip(*(rows[name].tolist() for name in _SCOPE), strict=True))
         for model, workload, state, metric in sorted(scopes, key=_table_order):
             scope = (model, workload, state, metric)
             if scope in claimed or known(metric).kind == "rate":

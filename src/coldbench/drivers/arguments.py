@@ -21,6 +21,8 @@ LOG_FLAGS = listed("-v --verbose --log-verbose --log-disable --log-file --log-js
 
 LEVEL_FLAGS = listed("-lv --verbosity --log-verbosity")
 _LEVEL = 4
+_DEEP_LEVEL = 5
+OVERRIDE = ("-ot", "--override-tensor")
 
 
 def spelling(flag: str) -> str:
@@ -70,6 +72,25 @@ def log_level(workload_args: Sequence[str], arm_args: Sequence[str]) -> list[str
             )
         return []
     return ["-lv", str(_LEVEL)]
+
+
+def deeper_level(args: Sequence[str]) -> list[str]:
+    """Return the flag for the log level that `args` need but do not have; mostly none.
+
+    Only tensor overrides do: at the drivers' own level the engine does not tell of them.
+    """
+    level = values(args, LEVEL_FLAGS)[-1:]
+    if not given(args, OVERRIDE) or (level and int(level[0]) >= _DEEP_LEVEL):
+        return []
+    return ["-lv", str(_DEEP_LEVEL)]
+
+
+def replaced(args: Sequence[str], flags: Collection[str], value: str) -> list[str]:
+    """Return `args` with `value` after each of `flags`."""
+    return [
+        value if index and spelling(args[index - 1]) in flags else arg
+        for index, arg in enumerate(args)
+    ]
 
 
 def count(args: Sequence[str], flags: Sequence[str], default: int | None = None) -> int:

@@ -79,6 +79,14 @@ class Driver(Protocol[W_contra]):
         The user's arguments stand in it exactly as written. Raises ColdbenchError as `check`.
         """
 
+    def probe(
+        self, workload: W_contra, program: str, model: str, arm_args: Sequence[str]
+    ) -> list[str] | None:
+        """Return the command line of a short unmeasured run that logs what is in force.
+
+        None where the measured run logs it all: its own log level shows it and costs no time.
+        """
+
     def repetitions(self, workload: W_contra) -> int:
         """Return how many passes one process averages: more than 1 has no cold state."""
 

@@ -15,10 +15,12 @@ from coldbench.drivers.arguments import (
     LOG_FLAGS,
     MODEL_FLAGS,
     count,
+    deeper_level,
     given,
     log_level,
     refuse,
     refuse_owned,
+    replaced,
 )
 from coldbench.drivers.base import (
     Output,
@@ -93,6 +95,16 @@ class BatchedBenchDriver:
         self.check(workload, arm_args)
         own = ["--output-format", "jsonl", *log_level(workload.args, arm_args)]
         return [program, "-m", model, *own, *workload.args, *arm_args]
+
+    def probe(
+        self, workload: BatchedBench, program: str, model: str, arm_args: Sequence[str]
+    ) -> list[str] | None:
+        """Return a run of one token each at the level that shows overrides, where there are any."""
+        if not (level := deeper_level([*workload.args, *arm_args])):
+            return None
+        args = replaced(workload.args, {"-npp", "-ntg"}, "1")
+        short = workload.model_copy(update={"args": tuple(args)})
+        return [*self.argv(short, program, model, arm_args), *level]
 
     def repetitions(self, workload: BatchedBench) -> int:
         """Return 1: the tool makes each test once."""

@@ -13,7 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.drivers.arguments import MODEL_FLAGS, count, given, refuse, refuse_owned, values
+from coldbench.drivers.arguments import (
+    MODEL_FLAGS,
+    count,
+    given,
+    refuse,
+    refuse_owned,
+    spelling,
+    values,
+)
 from coldbench.drivers.base import (
     Output,
     Result,
@@ -36,6 +44,7 @@ _REPETITIONS = ("-r", "--repetitions")
 _MIXED = ("-pg",)
 _NO_WARMUP = "--no-warmup"
 _WORK_FLAGS = frozenset({*_PROMPT, *_GENERATED, *_DEPTH, *_REPETITIONS, *_MIXED, _NO_WARMUP})
+_COUNTS = {*_PROMPT, *_GENERATED, *_DEPTH, *_REPETITIONS}
 _DEFAULT_PROMPT = 512
 _DEFAULT_GENERATED = 128
 _SWEPT = (
@@ -128,12 +137,29 @@ class BenchDriver:
     def argv(self, workload: Bench, program: str, model: str, arm_args: Sequence[str]) -> list[str]:
         """Return the command line: one pass without a warm-up, unless the workload says else."""
         self.check(workload, arm_args)
-        own = ["-o", "jsonl", "-v"]  # without -v the log is silent; it costs no time in the passes
+        own = ["-o", "jsonl"]
         if not given(workload.args, _REPETITIONS):
             own += ["-r", "1"]
         if not given(workload.args, {_NO_WARMUP}):
             own.append(_NO_WARMUP)
         return [program, "-m", model, *own, *workload.args, *arm_args]
+
+    def probe(
+        self, workload: Bench, program: str, model: str, arm_args: Sequence[str]
+    ) -> list[str] | None:
+        """Return a verbose run of one token each.
+
+        Without -v the tool logs nothing; with it the engine logs all there is, also while the
+        passes are timed, so the measured runs do without.
+        """
+        args = workload.args
+        kept = [
+            arg
+            for index, arg in enumerate(args)
+            if not {spelling(each) for each in args[max(0, index - 1) : index + 1]} & _COUNTS
+        ]
+        short = workload.model_copy(update={"args": ("-p", "1", "-n", "1", *kept)})
+        return [*self.argv(short, program, model, arm_args), "-v"]
 
     def repetitions(self, workload: Bench) -> int:
         """Return the passes that the process averages."""

@@ -41,6 +41,12 @@ class CommandDriver:
         self.check(workload, arm_args)
         return [program, *(arg.replace(_MODEL, model) for arg in (*workload.args, *arm_args))]
 
+    def probe(
+        self, workload: Command, program: str, model: str, arm_args: Sequence[str]
+    ) -> list[str] | None:
+        """Return None: what a program logs, and where, only the study knows."""
+        return None
+
     def repetitions(self, workload: Command) -> int:
         """Return 1: what happens inside is the program's own affair."""
         return 1

@@ -8,7 +8,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coldbench.drivers.arguments import LOG_FLAGS, MODEL_FLAGS, listed, log_level, refuse_owned
+from coldbench.drivers.arguments import (
+    LOG_FLAGS,
+    MODEL_FLAGS,
+    deeper_level,
+    listed,
+    log_level,
+    refuse_owned,
+)
 from coldbench.drivers.base import Output, Result, UnusableError, failure
 from coldbench.drivers.engine_log import read_log
 from coldbench.drivers.text import cut_text
@@ -60,6 +67,15 @@ class CompletionDriver:
         own = [*_OWN, *log_level(workload.args, arm_args)]
         text = ["-n", str(workload.tokens), "-p", workload.prompt]
         return [program, "-m", model, *own, *text, *workload.args, *arm_args]
+
+    def probe(
+        self, workload: Completion, program: str, model: str, arm_args: Sequence[str]
+    ) -> list[str] | None:
+        """Return a run of one token at the level that shows overrides, where there are any."""
+        if not (level := deeper_level([*workload.args, *arm_args])):
+            return None
+        short = workload.model_copy(update={"tokens": 1})
+        return [*self.argv(short, program, model, arm_args), *level]
 
     def repetitions(self, workload: Completion) -> int:
         """Return 1."""

@@ -20,7 +20,11 @@ _BUFFER = re.compile(
     _PREFIX + r"\w*load_tensors:\s+(?P<name>\S.*?) (?:model )?buffer size\s+=\s+(?P<mib>[\d.]+) MiB"
 )
 _OFFLOADED = re.compile(_PREFIX + r"\w*load_tensors: offloaded (?P<layers>\d+/\d+) layers to GPU")
-_OVERRIDDEN = re.compile(_PREFIX + r"tensor (?P<name>\S+) .*buffer type overridden to ")
+_OVERRIDDEN = re.compile(
+    _PREFIX + r"tensor (?P<name>\S+) .*buffer type overridden to (?P<buffer>\S+)"
+)
+# debug lines of the common tools carry a D; llama-bench -v has none, but prints this one
+_DEEP = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} D |^init_tokenizer: initializing tokenizer")
 _THREADS = re.compile(_PREFIX + r"(?:system_info|\w*set_n_threads): n_threads = (?P<threads>\d+)\b")
 _NO_GPU = re.compile(r"no usable GPU found, --\S*gpu-layers option will be ignored")
 _NOT_LOCKED = re.compile(r"warning: (?:failed to mlock \d+-byte buffer|mlock not supported)")
@@ -38,32 +42,48 @@ def read_log(
     ("k/n" layers), `overrides` (number of overridden tensors), `threads`, `mlock`, `direct_io`.
     `memlock_limit_bytes` is the limit that a failed lock is explained with.
     """
-    log = _Log()
-    for line in stderr.splitlines():
-        log.read(line)
+    log = EngineLog(stderr)
     return log.settings(), log.notes(memlock_limit_bytes)
 
 
-class _Log:
-    """What has been seen so far; a second load of the model replaces the first."""
+class EngineLog:
+    """What a log shows; a second load of the model replaces the first.
 
-    def __init__(self) -> None:
+    `lazy` and `buffers` as in the settings of `read_log`; `overridden` holds the buffer of each
+    overridden tensor, `refused_advice` the calls of madvise(2) that failed. `deep` says whether
+    the log has the level (5) at which overridden tensors show, `told` whether it shows the
+    loading of a model at all.
+    """
+
+    def __init__(self, stderr: str) -> None:
         self.threads: int | None = None
         self.remarks: dict[str, None] = {}
+        self.refused_advice: dict[str, None] = {}
         self.locked = True
         self.direct = True
-        self.begin_load(None)
+        self.no_gpu = False
+        self.deep = False
+        self._begin_load(None)
+        for line in stderr.splitlines():
+            self._read(line)
 
-    def begin_load(self, mode: str | None) -> None:
+    @property
+    def told(self) -> bool:
+        """Return whether the log shows where the model's weights went."""
+        return bool(self.buffers)
+
+    def _begin_load(self, mode: str | None) -> None:
         self.mode = mode
         self.lazy: list[str] = []
         self.buffers: dict[str, float] = {}
-        self.overridden: set[str] = set()
+        self.overridden: dict[str, str] = {}
         self.offloaded: str | None = None
 
-    def read(self, line: str) -> None:
+    def _read(self, line: str) -> None:
+        if not self.deep and _DEEP.match(line):
+            self.deep = True
         if match := _LOADING.match(line):
-            self.begin_load(match["mode"] or _old_mode(match["mmap"], match["dio"]))
+            self._begin_load(match["mode"] or _old_mode(match["mmap"], match["dio"]))
         elif match := _LAZY.match(line):
             self.lazy.append(match["name"])
         elif match := _BUFFER.match(line):
@@ -72,12 +92,13 @@ class _Log:
         elif match := _OFFLOADED.match(line):
             self.offloaded = match["layers"]
         elif match := _OVERRIDDEN.match(line):
-            self.overridden.add(match["name"])
+            self.overridden[match["name"]] = match["buffer"]
         elif match := _THREADS.match(line):
             self.threads = int(match["threads"][:9])
         elif match := _NOT_LAZY.search(line):
             self.remarks[f"{match['name']} is not read lazily: mmap is not available"] = None
         elif _NO_GPU.search(line):
+            self.no_gpu = True
             self.remarks["no usable GPU found: the number of offloaded layers is ignored"] = None
         elif _NOT_LOCKED.search(line):
             self.locked = False
@@ -85,9 +106,13 @@ class _Log:
             self.direct = False
             self.remarks["direct I/O not in effect: the engine fell back to buffered reads"] = None
         elif match := _ADVICE_FAILED.search(line):
-            self.remarks[f"{match['call']} failed: {match['why'].strip()}"] = None
+            remark = f"{match['call']} failed: {match['why'].strip()}"
+            self.remarks[remark] = None
+            if "madvise" in match["call"]:
+                self.refused_advice[remark] = None
 
     def settings(self) -> dict[str, Any]:
+        """Return the settings in force, as `read_log` describes them."""
         found: dict[str, Any] = {}
         if self.mode is not None:
             found["load_mode"] = self.mode
@@ -110,6 +135,7 @@ class _Log:
         return found
 
     def notes(self, memlock_limit_bytes: int | None) -> list[str]:
+        """Return what goes with the run's row; a failed lock is explained with its limit."""
         notes = list(self.remarks)
         if not self.locked:
             limit = (

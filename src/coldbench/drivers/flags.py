@@ -3,7 +3,8 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from coldbench.drivers.arguments import spelling, values
+from coldbench.drivers.arguments import OVERRIDE, spelling
+from coldbench.drivers.requested import LAYERS, LAZY, overrides, requested
 
 _ENTRY = re.compile(
     r"^ {0,2}(?P<flags>-{1,2}[A-Za-z][\w-]*(?:(?:,\s*|\s+)-{1,2}[A-Za-z][\w-]*)*)(?P<value> \S)?"
@@ -12,11 +13,8 @@ _FLAG = re.compile(r"-{1,2}[A-Za-z][\w-]*")
 _NUMBER = re.compile(r"-[\d.]\S*")
 # tensors of the input layer stay on the CPU whatever is offloaded (src/llama-arch.cpp)
 _INPUT_TENSOR = re.compile(r"(?:per_layer_)?token_embd\.|position_embd\.|token_types\.")
-_OVERRIDE = ("-ot", "--override-tensor")
-_LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
-_LAZY = ("-lzm", "--lazy-mode")
 OBSERVABLE_FLAGS = frozenset(
-    {*_OVERRIDE, *_LAYERS, *_LAZY}
+    {*OVERRIDE, *LAYERS, *LAZY}
     | {"-lm", "--load-mode", "-mmp", "--mmap", "--no-mmap", "-dio", "--direct-io"}
     | {"-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe", "--repack", "-nr", "--no-repack"}
     | {"--no-host", "-t", "--threads"}
@@ -68,10 +66,9 @@ def check_tensor_overrides(
     """
     errors: list[str] = []
     notes: list[str] = []
-    on_cpu = values(args, _LAYERS)[-1:] == ["0"]
-    lazy = values(args, _LAZY)[-1:] == ["on"]
-    # llama-bench separates overrides by ; where its sister tools use a comma
-    for override in (part for value in values(args, _OVERRIDE) for part in re.split("[,;]", value)):
+    asked = requested(args)
+    on_cpu, lazy = asked.layers == "0", asked.lazy == "on"
+    for override in overrides(args):
         pattern, equals, buffer = override.partition("=")
         if not (pattern and equals and buffer):
             errors.append(f"-ot {override}: needs the form PATTERN=BUFFER")

@@ -4,7 +4,7 @@ import os
 import resource
 import shutil
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +12,15 @@ from typing import Any
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.hashing import data_sha256, text_md5
-from coldbench.drivers.base import Output, Result, failure
+from coldbench.drivers.base import Output, failure
 from coldbench.drivers.registry import driver_for
 from coldbench.measure import preflight
-from coldbench.measure.cgroup import Budget, memory_budget
+from coldbench.measure.certificate import NotColdError, make_cold
+from coldbench.measure.cgroup import NO_GROUP, Group, own_group
+from coldbench.measure.delivery import Printed
 from coldbench.measure.host import host_facts, host_state
 from coldbench.measure.journal import PlannedRun
+from coldbench.measure.judging import judged
 from coldbench.measure.launcher import (
     PAD,
     Launched,
@@ -26,10 +29,10 @@ from coldbench.measure.launcher import (
     environment_for,
     launch,
 )
-from coldbench.measure.pagecache import evict, resident_bytes
+from coldbench.measure.pagecache import resident_bytes
 from coldbench.records import PROTOCOL, CacheState, Residency, Run
-from coldbench.study.plan import Arm
 from coldbench.study.schema import Workload
+from coldbench.study.specs import Arm
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Bench:
     home: Path
     results: Path
     logs: Path
+    _probed: dict[str, Printed | None] = field(default_factory=dict)
 
     @property
     def model_path(self) -> Path:
@@ -89,15 +93,17 @@ class Bench:
         its outcome by content: a renamed arm keeps its results, a changed build loses them. Twins
         stay apart.
         """
-        argv = driver_for(driven).argv(
-            driven, self.program(arm.build, driven), str(self.model_path), arm.args
-        )
+        program = self.program(arm.build, driven)
+        args, _, _ = preflight.resolved(arm, driven, Path(program), self._bare)
+        argv = driver_for(driven).argv(driven, program, str(self.model_path), args)
         hashes = {
             "model": self.model["content"],
             "build": self.builds[arm.build]["content"],
             "arm": data_sha256(
                 {
-                    "args": arm.args,
+                    "args": args,
+                    "intent": arm.intent.given,
+                    "expect": arm.expect.model_dump(mode="json"),
                     "environment": arm.environment,
                     "budget": arm.budget,
                     "twin": arm.name if arm.twin_of else None,
@@ -128,14 +134,16 @@ class Bench:
             },
         )
 
+    @property
+    def _bare(self) -> dict[str, str]:
+        return environment_for({}, self.home)
+
     def _environment(self, arm: Arm, driven: Workload) -> dict[str, str]:
         return environment_for({**driven.environment, **arm.environment}, self.home)
 
     def execute(self, planned: PlannedRun, arm: Arm, driven: Workload, attempt: int) -> Run:
         """Make one run and return its record; a run that cannot be made is a record as well."""
-        refused, notes = preflight.check(
-            planned, driven, environment_for({}, self.home), self.model_path
-        )
+        refused, notes = preflight.check(planned, arm, driven, self._bare, self.model_path)
         record = Run(
             run=planned.run,
             attempt=attempt,
@@ -167,44 +175,46 @@ class Bench:
             raise
         except LauncherKilledError as error:
             return record.model_copy(update={"status": "void", "reason": str(error)})
+        except NotColdError as error:
+            # A warm run begins cold as well: its priming run must bring in what it reads itself.
+            return record.model_copy(update={"status": f"not {record.state}", "reason": str(error)})
         except ColdbenchError as error:
             return record.model_copy(update={"reason": str(error)})
 
     def _measure(self, record: Run, planned: PlannedRun, arm: Arm, driven: Workload) -> Run:
         name = f"{planned.run}.{planned.state}.{planned.arm}.{record.attempt}"
-        unprimed = ""
+        probe = self._probe(planned, arm, driven)
+        certificate: dict[str, Any] = {}
+        unprimed, primed = "", None
         # One group for priming and measuring: pages charged to another would not be warm in it.
-        with memory_budget(arm.budget, planned.cell[:12]) as group:
+        with own_group(arm.budget, planned.cell[:12], self.model_path) as group:
             if planned.state != "unmeasured":
-                evict(self.model_files)
+                # By the user's name for it, so that a message names link and file.
+                certificate = make_cold([self.model_path, *self.model_files[1:]])
             if planned.state == "warm":
                 # From an empty cache, so that what is warm is what this arm itself reads.
                 with tempfile.TemporaryDirectory(prefix="coldbench-prime-") as folder:
-                    primed = self._launch(planned, arm, driven, Path(folder), "prime", group)
-                unprimed = failure(driven, Output(primed.exit, b"", ""))
-            before, machine_before = self._residency(), host_state()
-            launched = self._launch(planned, arm, driven, self.logs, name, group)
-            machine_after, after = host_state(), self._residency()
+                    first = self._launch(planned.argv, arm, driven, Path(folder), "prime", group)
+                unprimed = failure(driven, Output(first.exit, b"", ""))
+                primed = self._residency().total_bytes
+            before, machine_before = self._residency(), host_state(self.model_path)
+            launched = self._launch(planned.argv, arm, driven, self.logs, name, group)
+            machine_after, after = host_state(self.model_path), self._residency()
             budget = {
                 "budget_bytes": arm.budget,
                 "cgroup_peak_bytes": group.peak_bytes(),
                 "cgroup_oom_kills": group.oom_kills(),
             }
+            enforced = group.in_force()
         stdout, stderr = self.logs / f"{name}.out", self.logs / f"{name}.err"
-        result = driver_for(driven).read(
-            driven,
-            Output(
-                exit=launched.exit,
-                stdout=stdout.read_bytes(),
-                stderr=stderr.read_text(encoding="utf-8", errors="replace"),
-                memlock_limit_bytes=_memlock_limit(),
-            ),
+        output = Output(
+            exit=launched.exit,
+            stdout=stdout.read_bytes(),
+            stderr=stderr.read_text(encoding="utf-8", errors="replace"),
+            memlock_limit_bytes=_memlock_limit(),
         )
-        if result.status == "ok" and unprimed:
-            reason = f"not warm: its priming run: {unprimed}"
-            result = replace(result, status="invalid", reason=reason, metrics={})
-        result = _with_kill(result, launched, budget)
-        return record.model_copy(
+        result = driver_for(driven).read(driven, output)
+        observed = record.model_copy(
             update={
                 "started": launched.started,
                 "machine": {"before": machine_before, "after": machine_after},
@@ -215,6 +225,8 @@ class Bench:
                 "load_s": result.load_s,
                 "metrics": result.metrics,
                 "effective": result.effective,
+                "certificate": certificate,
+                "loaded": None if launched.loaded is None else [*launched.loaded],
                 "memory": launched.memory.model_copy(update=budget),
                 "io": launched.io,
                 "before": before,
@@ -228,28 +240,62 @@ class Bench:
                 },
             }
         )
+        return judged(
+            observed,
+            arm,
+            driven,
+            build=self.builds[arm.build],
+            model=self.model,
+            unprimed=unprimed,
+            primed_bytes=primed,
+            budget_enforced=enforced,
+            measured=Printed(output.stdout.decode(errors="replace"), output.stderr),
+            probe=probe,
+        )
+
+    def _probe(self, planned: PlannedRun, arm: Arm, driven: Workload) -> Printed | None:
+        """Return what the driver's unmeasured probe run prints, made once a block and arm."""
+        if planned.state == "unmeasured":
+            return None
+        if planned.cell not in self._probed:
+            program = planned.argv[0]
+            args, _, _ = preflight.resolved(arm, driven, Path(program), self._bare)
+            argv = driver_for(driven).probe(driven, program, str(self.model_path), args)
+            self._probed[planned.cell] = None
+            if argv is not None:
+                with tempfile.TemporaryDirectory(prefix="coldbench-probe-") as folder:
+                    self._launch(argv, arm, driven, Path(folder), "probe", NO_GROUP)
+                    self._probed[planned.cell] = Printed(
+                        *(
+                            (Path(folder) / f"probe.{stream}").read_text(
+                                encoding="utf-8", errors="replace"
+                            )
+                            for stream in ("out", "err")
+                        )
+                    )
+        return self._probed[planned.cell]
 
     def _launch(
         self,
-        planned: PlannedRun,
+        argv: list[str],
         arm: Arm,
         driven: Workload,
         folder: Path,
         name: str,
-        group: Budget,
+        group: Group,
     ) -> Launched:
         folder.mkdir(parents=True, exist_ok=True)
         # Before each process: what one arm leaves there must not reach the next.
         _empty(self.home)
         return launch(
             self.launcher,
-            planned.argv,
+            argv,
             self._environment(arm, driven),
             stdout=folder / f"{name}.out",
             stderr=folder / f"{name}.err",
             time_limit_s=driven.time_limit,
             output_limit_bytes=driven.output_limit,
-            cgroup=group.procs,
+            group=group,
         )
 
     def _residency(self) -> Residency:
@@ -260,23 +306,6 @@ class Bench:
             if table is None
             else resident_bytes(Path(table["file"]), table["offset"], table["bytes"]),
         )
-
-
-def _with_kill(result: Result, launched: Launched, budget: dict[str, Any]) -> Result:
-    """Say what a killed run had taken until then; a process killed in its group is a failure."""
-    if budget["cgroup_oom_kills"]:
-        reason = f"killed: out of memory under a {budget['budget_bytes'] / 2**20:.0f} MiB budget"
-    elif launched.exit.ended in {"time limit", "output limit"}:
-        reason = result.reason
-    else:
-        return result
-    taken = f"peak RSS {_mebibytes(launched.memory.peak_rss_bytes)}"
-    taken += f", {_mebibytes(launched.io.read_bytes)} read"
-    return replace(result, status="failed", reason=f"{reason} ({taken})", metrics={})
-
-
-def _mebibytes(size: int | None) -> str:
-    return "n/a" if size is None else f"{size / 2**20:,.0f} MiB"
 
 
 def _memlock_limit() -> int | None:

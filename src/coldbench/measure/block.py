@@ -1,4 +1,7 @@
-"""A block: every arm once per cache state, in the manifest's order, whatever interrupts it."""
+"""A block: every arm once per cache state, in the manifest's order, whatever interrupts it.
+
+A block that other work disturbed is run again, whole: a further pass of the same block.
+"""
 
 import logging
 import time
@@ -12,20 +15,21 @@ import psutil
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.files import write_json
 from coldbench.common.locks import machine
+from coldbench.measure import passes
 from coldbench.measure.bench import Bench, empty_home
 from coldbench.measure.journal import Journal, PlannedRun
 from coldbench.measure.native import launcher_program
+from coldbench.measure.passes import Key
+from coldbench.measure.quiet import judged, wait_until_quiet
 from coldbench.measure.schedule import order
-from coldbench.records import CacheState, Run
+from coldbench.records import CacheState
 from coldbench.sources.builds import check_build
 from coldbench.sources.models import check_model
-from coldbench.study.plan import Arm, BlockSpec, IdentitySpec
+from coldbench.study.quiet import QuietSettings
 from coldbench.study.schema import Workload
+from coldbench.study.specs import Arm, BlockSpec, IdentitySpec
 
 log = logging.getLogger(__name__)
-
-VOID_ATTEMPTS = 3
-"""How often a run is made until one is not void; all attempts are kept and counted."""
 
 ORPHAN_WAIT_S = 10.0
 
@@ -53,22 +57,26 @@ class Prepared:
     results: Path
 
 
-def measure_block(spec: BlockSpec, prepared: Prepared, receipt: Path) -> None:
+def measure_block(spec: BlockSpec, prepared: Prepared, receipt: Path, quiet: QuietSettings) -> None:
     """Measure what is missing of a block and write its receipt.
 
-    Arms that earlier passes did not know form a new pass of their own. Holds the machine alone.
+    Arms that earlier passes did not know form a new pass of their own. Unless `quiet` only warns,
+    waits before each pass until the machine is quiet, and measures all arms in a new pass, in
+    another order, where a run was disturbed. Holds the machine alone. Raises ColdbenchError where
+    the machine is never quiet, and for what is not, or no longer, as the records say.
     """
     slots = [Slot(state, arm, spec.driven) for state in spec.states for arm in spec.arms]
 
-    def shuffled(new: list[Slot]) -> list[Slot]:
+    def shuffled(new: list[Slot], repeat: str) -> list[Slot]:
         arranged: list[Slot] = []
         for state in spec.states:
             by_name = {slot.arm.name: slot for slot in new if slot.state == state}
-            seed = f"{spec.seed}/{spec.model}/{spec.workload}/{state}"
+            seed = f"{spec.seed}/{spec.model}/{spec.workload}/{state}{repeat}"
             arranged += [by_name[name] for name in order([*by_name], block=spec.block, seed=seed)]
         return arranged
 
-    _carry_out(spec, prepared, receipt, slots, shuffled, spec.block, f"block-{spec.block:03d}")
+    name = f"block-{spec.block:03d}"
+    _carry_out(spec, prepared, receipt, slots, shuffled, spec.block, name, quiet)
 
 
 def check_identity(spec: IdentitySpec, prepared: Prepared, receipt: Path) -> None:
@@ -86,7 +94,7 @@ def check_identity(spec: IdentitySpec, prepared: Prepared, receipt: Path) -> Non
             groups.add(group)
             slots.append(Slot("unmeasured", arm, spec.driven, "repeat"))
             slots.append(Slot("unmeasured", arm, mutated, "mutant"))
-    _carry_out(spec, prepared, receipt, slots, list, 0, "identity")
+    _carry_out(spec, prepared, receipt, slots, lambda new, _: new, 0, "identity", None)
 
 
 def _carry_out(
@@ -94,9 +102,10 @@ def _carry_out(
     prepared: Prepared,
     receipt: Path,
     slots: list[Slot],
-    arrange: Callable[[list[Slot]], list[Slot]],
+    arrange: Callable[[list[Slot], str], list[Slot]],
     block: int,
     name: str,
+    quiet: QuietSettings | None,
 ) -> None:
     title = f"{spec.study}: {spec.model} {spec.workload} {name}"
     cache, results = prepared.cache, prepared.results
@@ -127,12 +136,17 @@ def _carry_out(
                 variant=slot.variant,
             )
 
-        wanted = {(slot.state, plan(slot, 0).cell): slot for slot in slots}
-        known = journal.planned_cells()
-        new = [slot for key, slot in wanted.items() if key not in known]
-        journal.plan([plan(slot, position) for position, slot in enumerate(arrange(new), start=1)])
-        planned = [run for run in journal.manifest if (run.state, run.cell) in wanted]
-        _run_all(bench, journal, planned, wanted, title)
+        def add_pass(new: list[Slot], repeat: str = "") -> None:
+            arranged = enumerate(arrange(new, repeat), start=1)
+            journal.plan([plan(slot, position) for position, slot in arranged])
+
+        wanted: dict[Key, Slot] = {(slot.state, plan(slot, 0).cell): slot for slot in slots}
+        add_pass([wanted[key] for key in passes.unplanned(journal, wanted)])
+        _run_all(bench, journal, wanted, title, quiet)
+        while quiet and passes.wants_repeat(journal, wanted, quiet.quiet_limits.repeats):
+            log.info("%s | disturbed: all of it is measured again", title)
+            add_pass([*wanted.values()], f"/{journal.next_pass}")
+            _run_all(bench, journal, wanted, title, quiet)
         _check_sources(prepared)
     write_json(
         receipt,
@@ -150,7 +164,12 @@ def _carry_out(
                 }
                 for (_, cell), slot in wanted.items()
             ],
-            "runs": {run.run: journal.attempts(run)[-1].status for run in planned},
+            "runs": {
+                run.run: attempts[-1].status
+                for key in wanted
+                for run in journal.passes(*key)
+                if (attempts := journal.attempts(run))
+            },
         },
     )
 
@@ -165,11 +184,14 @@ def _check_sources(prepared: Prepared) -> None:
 def _run_all(
     bench: Bench,
     journal: Journal,
-    planned: list[PlannedRun],
-    slots: dict[tuple[CacheState, str], Slot],
+    slots: dict[Key, Slot],
     title: str,
+    quiet: QuietSettings | None,
 ) -> None:
-    left = [run for run in planned if _missing(journal, run)]
+    planned = passes.latest(journal, slots)
+    left = [run for run in planned if passes.missing(journal, run)]
+    if left and quiet and not quiet.only_warns:
+        wait_until_quiet(bench.model_path, quiet.quiet_limits, title)
     begun = time.monotonic()
     for index, run in enumerate(left):
         slot = slots[run.state, run.cell]
@@ -190,6 +212,8 @@ def _run_all(
             record = bench.execute(run, slot.arm, slot.driven, attempt)
             # Before it is recorded: a run beside which the model was replaced measured neither.
             check_model(bench.model)
+            if quiet:
+                record = judged(record, quiet)
             journal.append(record)
             if record.status != "ok":
                 kept = " and ".join(str(bench.results / path) for path in record.output.values())
@@ -202,23 +226,8 @@ def _run_all(
                     record.reason,
                     f" (output: {kept})" if kept else "",
                 )
-            if not _void(journal.attempts(run)):
+            if not passes.void(journal.attempts(run)):
                 break
-
-
-def _missing(journal: Journal, planned: PlannedRun) -> bool:
-    """Return whether a job that begins has this run to make: it was not made, or not for good.
-
-    What refused a run may have been mended since, so each job tries it anew.
-    """
-    attempts = journal.attempts(planned)
-    return not attempts or attempts[-1].status == "refused" or _void(attempts)
-
-
-def _void(attempts: list[Run]) -> bool:
-    """Return whether a run still wants another attempt; refusals do not count against it."""
-    made = [run for run in attempts if run.status != "refused"]
-    return attempts[-1].status == "void" and len(made) < VOID_ATTEMPTS
 
 
 def _no_orphans(cache: Path) -> None:

@@ -6,7 +6,10 @@ another unit, as the kernel's own do (sysfs block/queue, proc_pid_stat(5), PSI's
 
 import os
 import platform
+import resource
+import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +23,8 @@ T = TypeVar("T")
 _PROC = Path("/proc")
 _SYS = Path("/sys")
 _CPU = _SYS / "devices/system/cpu"
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_SECTOR_BYTES = 512
 
 
 def host_facts(model: Path) -> dict[str, Any]:
@@ -52,17 +57,33 @@ def host_facts(model: Path) -> dict[str, Any]:
     }
 
 
-def host_state() -> dict[str, Any]:
-    """Return what moves: load, pressure, memory, swap, throttling; to be had before and after.
+def host_state(model: Path | None = None) -> dict[str, Any]:
+    """Return what moves: work, load, pressure, memory, swap; to be had before and after a run.
 
-    `pressure` holds, for cpu, io and memory, the per cent of time of the last 10 s and the total
-    in microseconds in which some or all tasks stalled; `swapped_*_pages` and `throttle_events`
-    count since boot.
+    `busy_s` is the time that all CPUs together spent on tasks (user, nice and system; interrupts
+    are left out, since a run's own reads cause them) and `stolen_s` what the hypervisor took, both
+    in the kernel's ticks of 10 ms (proc_stat(5)); `own_cpu_s` is the part of this process and of
+    the children it has waited for, the engine and its launcher among them (getrusage(2)), and
+    `reclaim_s` that of kswapd, which the page cache of a large model keeps busy. `disk_read_bytes`
+    and `disk_written_bytes` count on the disk below `model` (sysfs block/stat), `running` is the
+    number of runnable tasks. `pressure` holds, for cpu, io and memory, the per cent of time of the
+    last 10 s and the total in microseconds in which some or all tasks stalled; `swapped_*_pages`
+    and `throttle_events` count since boot, `monotonic_s` is the clock at which all this was read.
     """
     memory = _table(_PROC / "meminfo")
     counters = _table(_PROC / "vmstat")
     throttled = [_number(path) for path in _CPU.glob("cpu[0-9]*/thermal_throttle/*_throttle_count")]
+    cpus = _cpus()
+    disk = _disk_statistics(model) if model else []
     return {
+        "monotonic_s": time.monotonic(),
+        "busy_s": sum(cpus[:3]) / _TICKS_PER_S if cpus else None,  # user, nice, system
+        "stolen_s": cpus[7] / _TICKS_PER_S if len(cpus) > 7 else None,
+        "own_cpu_s": _own_cpu_s(),
+        "reclaim_s": _reclaim_s(),
+        "running": _running(),
+        "disk_read_bytes": disk[2] * _SECTOR_BYTES if disk else None,
+        "disk_written_bytes": disk[6] * _SECTOR_BYTES if disk else None,
         "load": _maybe(lambda: list(os.getloadavg())),
         "pressure": {
             what: _pressure(_PROC / "pressure" / what) for what in ("cpu", "io", "memory")
@@ -74,6 +95,49 @@ def host_state() -> dict[str, Any]:
         "swapped_out_pages": counters.get("pswpout"),
         "throttle_events": sum(n for n in throttled if n is not None) if throttled else None,
     }
+
+
+def _cpus() -> list[int]:
+    """Return the ticks of all CPUs by kind, in proc_stat(5)'s order; empty where it is not had."""
+    line = (_text(_PROC / "stat") or "").partition("\n")[0].split()
+    return [int(ticks) for ticks in line[1:]] if line[:1] == ["cpu"] else []
+
+
+def _own_cpu_s() -> float:
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _reclaim_s() -> float | None:
+    """Return the CPU time of the threads that reclaim memory, one a NUMA node."""
+    stats = [_text(_PROC / name / "stat") for name in _kswapd()]
+    # After the command in brackets: utime and stime are fields 14 and 15 (proc_pid_stat(5)).
+    fields = [stat.rpartition(")")[2].split() for stat in stats if stat is not None]
+    return sum(int(f[11]) + int(f[12]) for f in fields) / _TICKS_PER_S if fields else None
+
+
+@cache
+def _kswapd() -> tuple[str, ...]:
+    comms = _PROC.glob("[0-9]*/comm")
+    return tuple(comm.parent.name for comm in comms if (_text(comm) or "").startswith("kswapd"))
+
+
+def _running() -> int | None:
+    # "load load load running/all last-pid", proc_loadavg(5)
+    fields = (_text(_PROC / "loadavg") or "").split()
+    return int(fields[3].partition("/")[0]) if len(fields) > 3 else None
+
+
+def _disk_statistics(model: Path) -> list[int]:
+    """Return the counters of the disk below a file, in the order of sysfs block/stat."""
+    path = _disk_statistics_path(model)
+    return [int(count) for count in ((_text(path) or "") if path else "").split()]
+
+
+@cache
+def _disk_statistics_path(model: Path) -> Path | None:
+    queue = _queue(model.resolve(), filesystem(model).device)
+    return queue.parent / "stat" if queue else None
 
 
 def _maybe(ask: Callable[[], T]) -> T | None:

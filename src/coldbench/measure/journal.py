@@ -67,9 +67,9 @@ class Journal:
         lines = [run.model_dump_json(by_alias=True) for run in self.manifest]
         write_text(self.manifest_path, "\n".join(lines) + "\n")
 
-    def planned_cells(self) -> set[tuple[CacheState, str]]:
-        """Return the (cache state, cell) pairs that some pass of the manifest covers."""
-        return {(planned.state, planned.cell) for planned in self.manifest}
+    def passes(self, state: CacheState, cell: str) -> list[PlannedRun]:
+        """Return the planned runs of a cell in a cache state, one a pass, oldest first."""
+        return [run for run in self.manifest if (run.state, run.cell) == (state, cell)]
 
     def attempts(self, planned: PlannedRun) -> list[Run]:
         """Return what was recorded for a planned run, oldest first."""

@@ -5,12 +5,13 @@ import json
 import logging
 import os
 import select
+import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from typing import Any
 import psutil
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.measure.cgroup import NO_GROUP, Group
+from coldbench.measure.reads import attributed
 from coldbench.records import Exit, Io, Memory
 
 log = logging.getLogger(__name__)
@@ -41,12 +44,17 @@ _GRACE_S = 15.0
 
 @dataclass(frozen=True)
 class Launched:
-    """A finished process. `started` is ISO 8601 in UTC, with microseconds."""
+    """A finished process. `started` is ISO 8601 in UTC, with microseconds.
+
+    `loaded` are the files it had mapped as code, those deleted meanwhile with a ` (deleted)` at
+    their end, as proc_pid_maps(5) shows them; None where it ended before it could be asked.
+    """
 
     exit: Exit
     memory: Memory
     io: Io
     started: str
+    loaded: tuple[str, ...] | None = None
 
 
 def environment_for(extra: Mapping[str, str], home: Path) -> dict[str, str]:
@@ -86,23 +94,27 @@ def launch(
     stderr: Path,
     time_limit_s: float,
     output_limit_bytes: int,
-    cgroup: Path | None = None,
+    group: Group = NO_GROUP,
     cpus: str | None = None,
 ) -> Launched:
     """Run `argv` (its first item a path) in exactly `environment` and wait for its end.
 
-    The streams go to the two files, whose sizes together may reach `output_limit_bytes`; `cgroup`
-    is the cgroup.procs file of the group to run in, `cpus` a list such as `0-3,8`. Whatever the
+    The streams go to the two files, whose sizes together may reach `output_limit_bytes`; `group`
+    is the control group to run in, `cpus` a list such as `0-3,8`. Whatever the
     program started is dead on return, also after an exception here, and after SIGKILL of this
     process. Where a process above this one in the same shell job disappears (somebody killed the
     workflow but not us), the program is stopped and this process exits at once with status 1:
     an orphan must not measure on beside its successor.
 
     How the program ended is in the result, also that it could not be started. Reads and faults
-    are those of the program and of the children it waited for, peak RSS is that of the largest of
-    them; the split is sampled every 50 ms, so it is None where the program ended too soon. Raises
-    LauncherError where the launcher itself could not do its work, LauncherKilledError where it
-    was killed, and ColdbenchError where the command line is too long for the kernel.
+    are those of the program and of the children it waited for. Peak RSS is the program's own: the
+    kernel's last word where it waited for no child, else its high-water mark (VmHWM) at the last
+    sample, at most 50 ms before its end. The split and the tree's sum are sampled too (every 50
+    ms, at the start oftener), so they are None where the program ended too soon; in the sum, pages
+    that processes share count once for each, as in any sum of RSS. Code files are read after 1,
+    2, 4, ... ms, so a library that is loaded late may be missed. Raises LauncherError where the
+    launcher itself could not do its work, LauncherKilledError where it was killed, and
+    ColdbenchError where the command line is too long for the kernel.
     """
     supervisors = _supervisors()
     with tempfile.TemporaryDirectory(prefix="coldbench-launch-") as folder:
@@ -112,15 +124,22 @@ def launch(
             *("--parent", str(os.getpid()), "--report", str(report)),
             *("--stdout", str(stdout), "--stderr", str(stderr)),
             *("--time-limit", repr(time_limit_s), "--output-limit", str(output_limit_bytes)),
-            *(("--cgroup", str(cgroup)) if cgroup else ()),
+            *(word for procs in group.procs for word in ("--cgroup", str(procs))),
             *(("--cpus", cpus) if cpus else ()),
             "--",
             *argv,
         ]
+        own: Mapping[str, str] = environment
+        if group.enter:
+            # What enters the group first needs our environment; what it starts must not have it.
+            settings = (f"{key}={value}" for key, value in environment.items())
+            command = [*group.enter, shutil.which("env") or "env", "-i", *settings, *command]
+            own = os.environ
+        reads = group.read_bytes()
         try:
             process = subprocess.Popen(
                 command,
-                env=dict(environment),
+                env=dict(own),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -149,7 +168,10 @@ def launch(
                 "mend that and run the same command again"
             )
         facts = json.loads(report.read_text(encoding="utf-8"))
-    return _launched(facts, argv[0], time_limit_s, output_limit_bytes)
+    launched = _launched(facts, argv[0], time_limit_s, output_limit_bytes)
+    if launched.exit.ended == "not started":
+        return launched
+    return replace(launched, io=attributed(launched.io, group.route, reads, group.read_bytes()))
 
 
 def _wait(process: subprocess.Popen[bytes], supervisors: list[int]) -> str:
@@ -231,6 +253,8 @@ def _launched(
             shmem_at_peak_bytes=size("shmem"),
             swap_at_peak_bytes=size("swap"),
             peak_locked_bytes=size("locked"),
+            tree_peak_rss_bytes=size("tree"),
+            processes=known["processes"],
         ),
         io=Io(
             read_bytes=known["read_bytes"],
@@ -239,7 +263,12 @@ def _launched(
             minor_faults=known["minor_faults"],
         ),
         started=started,
+        loaded=None if known["loaded"] is None else tuple(map(_name, known["loaded"])),
     )
+
+
+def _name(bytes_as_characters: str) -> str:
+    return bytes_as_characters.encode("latin-1").decode("utf-8", "backslashreplace")
 
 
 def _detail(known: dict[str, Any], time_limit_s: float, output_limit_bytes: int) -> str:

@@ -1,4 +1,4 @@
-"""What of a file is in the page cache, and how to get it out, each with proof.
+"""What of a file is in the page cache, and how to get it out; `certificate` proves that it is out.
 
 Two ways to ask, and both have their liars. cachestat(2) (Linux 6.5) needs no mapping but looks at
 the wrong inode on overlayfs, where it always answers 0. mincore(2) answers "all resident" for
@@ -8,12 +8,14 @@ with mincore, and a file of somebody else's is not asked at all.
 
 import ctypes
 import errno
+import fcntl
 import os
-import time
-from collections.abc import Iterable, Iterator
+import signal
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import psutil
@@ -21,15 +23,14 @@ import psutil
 from coldbench.common.errors import ColdbenchError
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+NOT_TOLD = (
+    "no write permission on it; own the file or may write it, else the kernel does not tell what "
+    "is in its page cache"
+)
 
 _CACHESTAT = 451  # the same on all architectures that Python runs on, but for Alpha
 _WINDOW_BYTES = 1 << 30  # a multiple of every page size
-_ATTEMPTS = 5
-_FIRST_PAUSE_S = 0.02
-
-_IN_MEMORY = {"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"}
-_OWN_CACHE = {"zfs"}
-_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "lustre", "gpfs", "afs"}
+_MOST_HOLES = 10_000
 _OVERLAYFS_MAGIC = 0x794C7630  # statfs(2)
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -62,11 +63,20 @@ class _Cachestat(ctypes.Structure):
 
 @dataclass(frozen=True)
 class FileSystem:
-    """Where a file lives: the type of its file system, the device as mounted, the mount point."""
+    """Where a file lives: the file system's type, and its mount's device, point and options."""
 
     type: str
     device: str
     mount: str
+    options: str = ""
+
+
+@dataclass(frozen=True)
+class Query:
+    """A way to ask for resident pages: of a descriptor, from an offset, a length > 0 in bytes."""
+
+    name: Literal["cachestat", "mincore"]
+    pages: Callable[[int, int, int], int]
 
 
 def filesystem(path: Path) -> FileSystem:
@@ -87,57 +97,120 @@ def filesystem(path: Path) -> FileSystem:
         # last. The device alone would not do: btrfs gives its subvolumes numbers of their own.
         rank = (_device_of(mount) == device, len(mount.parts), index)
         if rank > best:
-            best, found = rank, FileSystem(part.fstype, part.device, part.mountpoint)
+            best, found = rank, FileSystem(part.fstype, part.device, part.mountpoint, part.opts)
     return found
 
 
-def resident_bytes(path: Path, offset: int = 0, length: int | None = None) -> int:
+def resident_bytes(
+    path: Path, offset: int = 0, length: int | None = None, *, query: Query | None = None
+) -> int:
     """Return how many bytes of a file's range are in the page cache, symlinks followed.
 
     Counted in whole pages that the range touches, then cut to the range's size; the range ends
-    with the file whatever `length` says. Looking does not change what is resident. Raises
-    ColdbenchError where the file cannot be read, and where this user neither owns nor may write
-    it: then the kernel does not tell.
+    with the file whatever `length` says. Looking does not change what is resident. `query` is
+    asked instead of the one that suits the file. Raises ColdbenchError where the file cannot be
+    read, and where this user neither owns nor may write it: then the kernel does not tell.
     """
-    with _opened(path) as descriptor:
+    with opened(path) as descriptor:
         size = os.fstat(descriptor).st_size
         end = size if length is None else min(size, offset + length)
         if end <= offset:
             return 0
-        pages = _resident_pages(path, descriptor, offset, end - offset)
+        if not may_ask(path):
+            raise ColdbenchError(f"{path}: residency unknown: {NOT_TOLD}")
+        pages = (query or query_for(descriptor)).pages(descriptor, offset, end - offset)
         return min(pages * PAGE_BYTES, end - offset)
 
 
+def may_ask(path: Path) -> bool:
+    """Say whether the kernel tells this user what of the file is in the page cache.
+
+    It does to root, the file's owner and whoever may write it (can_do_mincore() in mm/mincore.c).
+    """
+    owner = path.stat().st_uid
+    return os.geteuid() in (0, owner) or os.access(path, os.W_OK, effective_ids=True)
+
+
+def query_for(descriptor: int) -> Query:
+    """Return the way to ask about an open file of which the kernel tells this user."""
+    if not _on_overlayfs(descriptor):
+        try:
+            cachestat_pages(descriptor, 0, 1)
+        except OSError as error:
+            # EPERM: the file is ours, so a container's seccomp filter that does not know the call.
+            if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP):
+                raise
+        else:
+            return CACHESTAT
+    return MINCORE
+
+
 def evict(paths: Iterable[Path]) -> None:
-    """Put files out of the page cache and certify that not one page of them is left.
+    """Ask the kernel to put files out of the page cache; it may leave pages without a word.
 
     Dirty pages are written out first (fsync(2) takes a read-only descriptor on Linux), since
-    posix_fadvise(POSIX_FADV_DONTNEED) leaves them, and says nothing of what it leaves. Raises
-    ColdbenchError naming the file, the bytes that stay and why.
+    posix_fadvise(POSIX_FADV_DONTNEED) leaves them; on overlayfs that does not reach a lower file,
+    whose pages go at the second try. `certificate.make_cold` sees to it that nothing is left.
+    Raises ColdbenchError naming a file that cannot be read or written out.
     """
     for path in paths:
-        kind = filesystem(path)
-        if kind.type in _IN_MEMORY:
-            raise ColdbenchError(
-                f"{path}: cannot be cold: it lives in memory ({kind.type} at {kind.mount}); "
-                f"move it to a disk"
-            )
-        if kind.type in _OWN_CACHE:
-            raise ColdbenchError(
-                f"{path}: cannot be certified cold: {kind.type} at {kind.mount} caches apart from "
-                f"the page cache; move it to another file system"
-            )
-        for attempt in range(_ATTEMPTS):
-            left = _evict_once(path)
-            if left == 0:
-                break
-            if attempt + 1 < _ATTEMPTS:
-                time.sleep(_FIRST_PAUSE_S * 2**attempt)
-        else:
-            raise ColdbenchError(
-                f"{path}: cannot be made cold: {left} bytes stay in the page cache: "
-                f"{_why_resident(path, kind)}"
-            )
+        with opened(path) as descriptor:
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                if error.errno not in (errno.EROFS, errno.EINVAL):  # nothing to write out there
+                    raise
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def dirty_bytes(path: Path) -> int | None:
+    """Return how many bytes of a file in the page cache are not on the disk yet.
+
+    None where only cachestat(2) could tell and does not.
+    """
+    with opened(path) as descriptor:
+        if not may_ask(path) or query_for(descriptor) is not CACHESTAT:
+            return None
+        state = _cachestat(descriptor, 0, 0)
+    return int(state.nr_dirty + state.nr_writeback) * PAGE_BYTES
+
+
+def open_for_writing(path: Path) -> bool | None:
+    """Say whether any process can write to a file now, hidden ones too; None where unknown.
+
+    Nobody gets a read lease on a file that is open for writing (fcntl(2), F_SETLEASE), and only
+    the file's owner and root get one at all.
+    """
+    with opened(path) as descriptor:
+        try:
+            # Whoever opens the file meanwhile makes the kernel send a signal, by default a deadly
+            # one; this one is ignored by default.
+            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        except OSError as error:
+            return True if error.errno == errno.EAGAIN else None
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return False
+
+
+def hole_bytes(path: Path) -> int | None:
+    """Return how many bytes of a file need no reading: holes, which the kernel fills with zeros.
+
+    By lseek(2)'s SEEK_DATA and SEEK_HOLE; None for a file in very many pieces.
+    """
+    with opened(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        data = position = 0
+        for _ in range(_MOST_HOLES):
+            try:
+                start = os.lseek(descriptor, position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # ENXIO: no data behind this position
+                    raise
+                return size - data
+            position = os.lseek(descriptor, start, os.SEEK_HOLE)
+            data += position - start
+    return None
 
 
 def cachestat_pages(descriptor: int, offset: int, length: int) -> int:
@@ -171,6 +244,10 @@ def mincore_pages(descriptor: int, offset: int, length: int) -> int:
     return total
 
 
+CACHESTAT = Query("cachestat", cachestat_pages)
+MINCORE = Query("mincore", mincore_pages)
+
+
 def _cachestat(descriptor: int, offset: int, length: int) -> _Cachestat:
     answer = _Cachestat()
     asked = _Range(offset, length)
@@ -192,81 +269,6 @@ def _last_error() -> OSError:
     return OSError(number, os.strerror(number))
 
 
-def _resident_pages(path: Path, descriptor: int, offset: int, length: int) -> int:
-    owner = os.fstat(descriptor).st_uid
-    if os.geteuid() not in (0, owner) and not os.access(path, os.W_OK, effective_ids=True):
-        raise ColdbenchError(
-            f"{path}: residency unknown: no write permission on it; own the file or may write "
-            f"it, else the kernel does not tell what is in its page cache"
-        )
-    if not _on_overlayfs(descriptor):
-        try:
-            return cachestat_pages(descriptor, offset, length)
-        except OSError as error:
-            # EPERM: the file is ours, so a container's seccomp filter that does not know the call.
-            if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP):
-                raise
-    return mincore_pages(descriptor, offset, length)
-
-
-def _evict_once(path: Path) -> int:
-    with _opened(path) as descriptor:
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            if error.errno not in (errno.EROFS, errno.EINVAL):  # nothing to write out there
-                raise
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    return resident_bytes(path)
-
-
-def _why_resident(path: Path, kind: FileSystem) -> str:
-    mappers, hidden = _mappers(path.resolve())
-    if mappers:
-        return f"mapped by {', '.join(mappers)}; end that and run again"
-    unseen = f" ({hidden} processes of other users could not be looked at)" if hidden else ""
-    if dirty := _dirty_bytes(path):
-        return f"{dirty} of them are not written to the disk yet{unseen}; run again once it is idle"
-    if kind.type in _NETWORK or kind.type.startswith("fuse"):
-        return f"{kind.type} at {kind.mount} decides itself{unseen}; move it to a local disk"
-    return (
-        f"in use on {kind.type} at {kind.mount}, perhaps read or locked by another "
-        f"process{unseen}; run again once nothing else uses it"
-    )
-
-
-def _dirty_bytes(path: Path) -> int:
-    with _opened(path) as descriptor:
-        try:
-            state = _cachestat(descriptor, 0, 0)
-        except OSError:
-            return 0
-    return int(state.nr_dirty + state.nr_writeback) * PAGE_BYTES
-
-
-def _mappers(path: Path) -> tuple[list[str], int]:
-    """Return who maps the file, as `process PID (NAME)`, and how many would not be looked at."""
-    facts = path.stat()
-    device = f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}"
-    mappers, hidden = [], 0
-    for process in psutil.process_iter(["name"]):
-        try:
-            maps = Path(f"/proc/{process.pid}/maps").read_text(errors="surrogateescape")
-        except PermissionError:
-            hidden += 1
-            continue
-        except (OSError, ValueError):
-            continue
-        for line in maps.splitlines():
-            # address permissions offset device inode path; the device of an overlay or a btrfs
-            # subvolume is not the one that stat shows, so the path will do as well.
-            field = line.split(maxsplit=5)
-            if int(field[4]) == facts.st_ino and (field[3] == device or field[5:] == [str(path)]):
-                mappers.append(f"process {process.pid} ({process.info['name']})")
-                break
-    return mappers, hidden
-
-
 def _device_of(mount: Path) -> int | None:
     try:
         return mount.stat().st_dev
@@ -275,7 +277,8 @@ def _device_of(mount: Path) -> int | None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def opened(path: Path) -> Iterator[int]:
+    """Yield a descriptor of a file to read; raises ColdbenchError naming it for every OSError."""
     with _errors_of(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -17,7 +17,7 @@ def matrix_csv(matrix: Matrix) -> str:
     states = dict.fromkeys(column.state for column in columns)
     header = ["model", "workload", "arm", "identity", "md5", "identity_reason"]
     for state in states:
-        header += [f"{state}_runs_ok", f"{state}_runs"]
+        header += [f"{state}_{name}" for name in ("runs_ok", "runs", "attempts", "status")]
     for column in columns:
         name = f"{column.state}_{column.metric}"
         header += [f"{name}_{statistic}" for statistic in ("median", "min", "max", "n")]
@@ -32,7 +32,11 @@ def matrix_csv(matrix: Matrix) -> str:
                 line += ["ok" if cell.ok else "failed", cell.md5 or "", cell.reason]
             for state in states:
                 runs = row.runs.get(state)
-                line += ["0", "0"] if runs is None else [str(runs.ok), str(runs.total)]
+                line += (
+                    ["0", "0", "0", ""]
+                    if runs is None
+                    else [str(runs.ok), str(runs.total), str(runs.attempts), runs.status]
+                )
             for column in columns:
                 figure = row.figures.get(column)
                 line += (
@@ -91,6 +95,24 @@ def comparisons_csv(matrix: Matrix) -> str:
                 _number(verdict.sign_flip_p),
                 _number(verdict.tost_p),
                 verdict.reason,
+            ]
+        )
+    return _csv(header, rows)
+
+
+def drift_csv(matrix: Matrix) -> str:
+    """Return one row a test for drift; `change` is relative, a run or a block later."""
+    header = ["model", "workload", "state", "metric", "effect", "runs", "change", "low", "high"]
+    header += ["p", "adjusted_p", "found"]
+    rows = []
+    for test in (test for table in matrix.tables for test in table.drifts):
+        slope = test.slope
+        figures = (slope.change, slope.low, slope.high, slope.p) if slope else (None,) * 4
+        rows.append(
+            [
+                *(test.model, test.workload, test.state, test.metric, test.effect, str(test.runs)),
+                *map(_number, (*figures, test.adjusted_p)),
+                "yes" if test.found else "no",
             ]
         )
     return _csv(header, rows)

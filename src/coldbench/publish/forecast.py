@@ -4,8 +4,9 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from coldbench.analysis.stats import CLEAR, ENOUGH, FEWEST, blocks_for
 from coldbench.sources.standin import size_of
-from coldbench.study.plan import Arm, Plan
+from coldbench.study.plan import Plan
 from coldbench.study.schema import (
     BinariesSource,
     Build,
@@ -16,12 +17,16 @@ from coldbench.study.schema import (
     SdistSource,
     StandInSource,
 )
+from coldbench.study.specs import Arm
 
 # Rough figures of a two-core machine; they serve the estimates alone.
 READ_BYTES_PER_S = 1e9
 RUN_S = 2.0
 FIRST_BUILD_S = 420.0
 NEXT_BUILD_S = 30.0
+NOISE = 0.02
+"""The standard deviation of a run that the warnings assume, relative."""
+
 TREE_BYTES = 2 * 2**30
 PROGRAMS_BYTES = 64 * 2**20
 
@@ -31,7 +36,7 @@ def forecast(plan: Plan) -> str:
 
     Nothing is fetched, built, written or measured; of `path` models the size is looked up.
     """
-    counts = plan.file.blocks
+    counts, until = plan.file.blocks, plan.file.blocks.until
     lanes = len(plan.models) * len(plan.workloads)
     states = sum(count > 0 for count in (counts.cold, counts.warm))
     cold, warm = (lanes * len(plan.arms) * count for count in (counts.cold, counts.warm))
@@ -65,7 +70,8 @@ def forecast(plan: Plan) -> str:
         (
             "blocks",
             str(lanes * plan.blocks),
-            f"a model and workload: {counts.cold} cold, {counts.warm} warm",
+            f"a model and workload: {counts.cold} cold, {counts.warm} warm"
+            + (f", and up to {until.max} if intervals are wide" if until else ""),
         ),
         ("runs", str(cold + 2 * warm + identity), _runs(cold, warm, identity)),
         ("claims", str(len(plan.claims)), ", ".join(plan.file.comparisons)),
@@ -78,7 +84,39 @@ def forecast(plan: Plan) -> str:
         ),
     ]
     title = f"study {plan.name} ({plan.path})"
-    return f"{title}\n\n{tabulate(rows, tablefmt='plain', disable_numparse=True)}"
+    table = tabulate(rows, tablefmt="plain", disable_numparse=True)
+    warned = [f"warning: {warning}" for warning in _warnings(plan)]
+    return "\n\n".join([title, table, *(["\n".join(warned)] if warned else [])])
+
+
+def _warnings(plan: Plan) -> list[str]:
+    """Return what the study's numbers of blocks cannot show of what it declares."""
+    until = plan.file.blocks.until
+    margins: dict[tuple[int, str, float], dict[str, None]] = {}
+    for claim in plan.claims:
+        blocks = until.max if until else getattr(plan.file.blocks, claim.state)
+        margins.setdefault((blocks, claim.state, claim.margin), {})[claim.name] = None
+    said = []
+    for (blocks, state, margin), names in margins.items():
+        what = f"{state}, {', '.join(names)}: {blocks} block{'s' if blocks > 1 else ''}"
+        needs = blocks_for(margin, NOISE)
+        resolving = "no number of blocks resolves" if needs is None else f"{needs} resolve"
+        assumed = f"{resolving} the margin of {100 * margin:.3g}% at {NOISE:.0%} noise a run"
+        if blocks < FEWEST:
+            said.append(f"{what} cannot give a verdict, which takes {FEWEST}; {assumed}")
+        elif blocks < ENOUGH:
+            said.append(
+                f"{what} cannot show equivalence, and a difference below {CLEAR:.0%} is "
+                f"exploratory; {assumed}"
+            )
+        elif needs is None or blocks < needs:
+            said.append(f"{what} cannot resolve the margin; {assumed}")
+        if blocks == ENOUGH:
+            said.append(
+                f"{what} cannot afford one reversed pair: at {NOISE:.0%} noise a run a true 5% "
+                "effect is claimed in 78% of studies, with 8 blocks in 99%"
+            )
+    return said
 
 
 def _each(title: str, lines: dict[str, str]) -> list[tuple[str, str, str]]:

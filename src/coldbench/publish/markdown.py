@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from tabulate import tabulate
 
+from coldbench.analysis.drift import Drift
 from coldbench.analysis.verdicts import VerdictRow
 from coldbench.publish.figures import (
     MISSING,
@@ -21,7 +22,11 @@ from coldbench.publish.matrix import ArmRow, Column, Matrix, Table
 _FIGURES = (
     "A figure is the median (smallest–largest) over fresh processes, one a block; *runs* says how "
     "many. Cold: no page of the model was in the page cache before the start; warm: after an "
-    "identical run that is not counted. *Identity* is the start of the md5 of the greedy text."
+    "identical run that is not counted. *Identity* is the start of the md5 of the greedy text. "
+    "Peak RSS is what was resident, pages of mapped files included; of these, *anonymous* is the "
+    "process's own memory and *file-backed* what the kernel could drop. *Drift* is what a run "
+    "later in its block, or a block later, changed in the rates of all arms alike (p after Holm's "
+    "correction over the table)."
 )
 _RATIOS = (
     "A ratio is treatment over control: exp of the mean log ratio within blocks, with its 95% "
@@ -50,7 +55,7 @@ def markdown(matrix: Matrix) -> str:
             model = table.model
         if several:
             parts.append(f"### {_named(table.workload, table.workload_label)}")
-        parts.append(_table(table))
+        parts += [_table(table), _drift(table.drifts)]
         notes = [f"[{i}] {_text(note)}" for i, note in enumerate(table.numbered_notes, start=1)]
         notes += [_text(note) for note in table.notes]
         if notes:
@@ -98,6 +103,21 @@ def _table(table: Table) -> str:
     return _grid(rows, headings, alignment)
 
 
+def _drift(tests: Sequence[Drift]) -> str:
+    """Return in one line what the tests for drift found."""
+    found = [
+        f"{test.state} {_text(label(test.metric))} {slope.change:+.1%} a "
+        f"{'run' if test.effect == 'position' else 'block'} (p = {test.adjusted_p:.2g})"
+        for test in tests
+        if test.found and (slope := test.slope)
+    ]
+    if found:
+        return f"Drift: {'; '.join(found)}."
+    if any(test.slope for test in tests):
+        return "Drift: none found."
+    return "Drift: not tested, too few runs."
+
+
 def _unit(table: Table, column: Column) -> Unit:
     medians = [figure.median for row in table.rows if (figure := row.figures[column])]
     return unit_for(column.metric, max(medians, default=0.0), column.unit)
@@ -119,8 +139,8 @@ def _identity(row: ArmRow) -> str:
 
 def _runs(row: ArmRow, state: str) -> str:
     runs = row.runs[state]
-    counts = f"{runs.ok}" if runs.ok == runs.total else f"{runs.ok} of {runs.total}"
-    return counts + _mark(runs.note)
+    counts = f"{runs.ok}" if runs.ok == runs.total else f"{runs.ok} of {runs.total} ok"
+    return counts + "".join(map(_mark, runs.notes))
 
 
 def _cell(row: ArmRow, column: Column, unit: Unit) -> str:

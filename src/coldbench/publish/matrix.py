@@ -1,14 +1,17 @@
 """The comparison matrix as plain data: what stands where, before any markup."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from coldbench.analysis.drift import Drift, drifts
 from coldbench.analysis.identity import IdentityCell
 from coldbench.analysis.stats import Verdict
-from coldbench.analysis.summary import STATUSES, summarise
+from coldbench.analysis.summary import EVERY_RUN_HAS, STATUSES, Outcome, outcomes, summarise
 from coldbench.analysis.verdicts import VerdictRow
+from coldbench.analysis.wording import pattern, ranged
 from coldbench.study.metrics import METRICS
 from coldbench.study.schema import STATES
 
@@ -19,7 +22,10 @@ _BY_STATE = {
     "cold": (
         "prompt_tps",
         "generation_tps",
+        # Resident pages of a mapped file can be dropped: the total is never shown without them.
         "peak_rss_bytes",
+        "anon_at_peak_bytes",
+        "file_at_peak_bytes",
         "read_bytes",
         "major_faults",
         "table_residency",
@@ -51,16 +57,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Runs:
-    """How many runs of an arm in a cache state are ok, of how many, attempts included.
+    """In how many blocks the run of an arm in a cache state is ok, of how many.
 
-    `note` is the number of the note that says what became of the others. `status` is what most
-    of them are where none is ok, else empty.
+    `attempts` counts all runs, those that were made again included. `notes` are the numbers of
+    the notes on them: what became of those that are not ok, and a busy machine. `status` is what
+    most blocks ended with where none is ok, else empty.
     """
 
     ok: int
     total: int
+    attempts: int = 0
     status: str = ""
-    note: int | None = None
+    notes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,8 @@ class ArmRow:
 class Table:
     """One model under one workload, a row an arm.
 
-    `numbered_notes` are those that rows refer to, counted from 1; `notes` are the model's own.
+    `numbered_notes` are those that rows refer to, counted from 1; `notes` are the model's own;
+    `drifts` the tests for drift in its lanes.
     """
 
     model: str
@@ -95,6 +104,7 @@ class Table:
     rows: tuple[ArmRow, ...]
     numbered_notes: tuple[str, ...]
     notes: tuple[str, ...]
+    drifts: tuple[Drift, ...]
 
 
 @dataclass(frozen=True)
@@ -128,6 +138,7 @@ def matrix(
     a user's own metrics. Of an arm whose identity check failed no figure and no verdict is kept.
     """
     summary = summarise(frame)
+    became, drifted = outcomes(frame), drifts(frame)
     tables = []
     for model, model_label in models.items():
         for workload, workload_label in workloads.items():
@@ -152,7 +163,12 @@ def matrix(
                             else None
                         ),
                         runs={
-                            state: _runs(_of(rows, arm=arm, state=state), arm, state, numbered)
+                            state: _runs(
+                                _of(rows, arm=arm, state=state, metric=EVERY_RUN_HAS),
+                                became.get((model, workload, state, arm)),
+                                f"{arm}, {state}",
+                                numbered,
+                            )
                             for state in states
                         },
                         figures={
@@ -176,9 +192,12 @@ def matrix(
                     rows=tuple(arm_rows),
                     numbered_notes=tuple(numbered.texts),
                     notes=tuple((notes or {}).get(model, ())),
+                    drifts=tuple(
+                        each for each in drifted if (each.model, each.workload) == (model, workload)
+                    ),
                 )
             )
-    publishable = [_publishable(row, identity) for row in verdicts]
+    publishable = [_with_split(_publishable(row, identity), summary) for row in verdicts]
     return Matrix(
         title=title,
         hosts=tuple(hosts),
@@ -234,25 +253,40 @@ def _figures(summary: pd.DataFrame) -> dict[tuple[str, str, str], Figure]:
     }
 
 
-def _runs(rows: pd.DataFrame, arm: str, state: str, notes: _Notes) -> Runs:
-    # Every run has one row of every metric, so those of one metric are the runs.
-    runs = _of(rows, metric="wall_s")
-    bad = runs[runs["status"] != "ok"]
-    if bad.empty:
-        return Runs(len(runs), len(runs))
-    counted = bad.groupby(["status", "reason"]).size().reset_index(name="count").to_dict("records")
-    counted.sort(key=lambda row: (-row["count"], STATUSES.index(row["status"]), row["reason"]))
-    said = [
-        f"{row['count']} of {len(runs)} runs {row['status']}: {row['reason'] or 'no reason given'}"
-        for row in counted
-    ]
-    ok = len(runs) - len(bad)
-    return Runs(
-        ok=ok,
-        total=len(runs),
-        status="" if ok else counted[0]["status"],
-        note=notes.number(f"{arm}, {state}: {'; '.join(said)}"),
+def _runs(runs: pd.DataFrame, became: Outcome | None, cell: str, notes: _Notes) -> Runs:
+    """Count the runs of a cell, one row each."""
+    if became is None:
+        return Runs(0, 0)
+    faults: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for status, reason in zip(runs["status"].tolist(), runs["reason"].tolist(), strict=True):
+        if status != "ok":
+            faults[status, pattern(reason)].append(reason or "no reason given")
+    told = sorted(
+        faults.items(), key=lambda item: (-len(item[1]), STATUSES.index(item[0][0]), item[0][1])
     )
+    said = [
+        f"{len(reasons)} of {len(runs)} runs {_ended(status)}: {ranged(reasons)}"
+        for (status, _), reasons in told
+    ]
+    numbers = [notes.number(f"{cell}: {'; '.join(said)}")] if said else []
+    if became.busy:
+        numbers.append(
+            notes.number(
+                f"{cell}: {became.busy} of {became.blocks} measured on a busy machine: no verdict "
+                "rests on them"
+            )
+        )
+    return Runs(
+        ok=became.ok,
+        total=became.blocks,
+        attempts=len(runs),
+        status="" if became.ok else _ended(next(iter(became.faults))),
+        notes=tuple(numbers),
+    )
+
+
+def _ended(status: str) -> str:
+    return "exceeded the budget" if status == "over budget" else status
 
 
 def _publishable(row: VerdictRow, identity: Identity) -> VerdictRow:
@@ -263,3 +297,23 @@ def _publishable(row: VerdictRow, identity: Identity) -> VerdictRow:
         return row
     reason = f"identity of {' and '.join(failed)} failed"
     return VerdictRow(claim, Verdict("not comparable", reason=reason), control=row.control)
+
+
+def _with_split(row: VerdictRow, summary: pd.DataFrame) -> VerdictRow:
+    """Put beside a ratio of peak RSS what it is made of: mapped pages weigh less than memory."""
+    claim = row.claim
+    if claim.metric != "peak_rss_bytes" or row.verdict.ratio is None:
+        return row
+    cells = _of(summary, model=claim.model, workload=claim.workload, state=claim.state)
+    said = []
+    for arm in (claim.treatment, claim.control):
+        medians = _of(cells, arm=arm).set_index("metric")["median"]
+        anon, mapped = medians["anon_at_peak_bytes"], medians["file_at_peak_bytes"]
+        split = "n/a" if pd.isna(anon) or pd.isna(mapped) else _split(anon, mapped)
+        said.append(f"{arm} {split}")
+    reason = "; ".join(filter(None, [row.verdict.reason, f"of these: {', '.join(said)}"]))
+    return replace(row, verdict=replace(row.verdict, reason=reason))
+
+
+def _split(anon: float, mapped: float) -> str:
+    return f"{anon / 2**20:,.0f} MiB anonymous + {mapped / 2**20:,.0f} MiB of files"

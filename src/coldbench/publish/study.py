@@ -1,7 +1,7 @@
 """The files a study publishes, from its receipts and journals."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coldbench.analysis.notes import notes
@@ -9,11 +9,11 @@ from coldbench.analysis.study import gather
 from coldbench.analysis.summary import summarise
 from coldbench.analysis.verdicts import verdicts
 from coldbench.common.files import write_text
-from coldbench.publish.csv import comparisons_csv, matrix_csv
+from coldbench.publish.csv import comparisons_csv, drift_csv, matrix_csv
 from coldbench.publish.markdown import markdown
 from coldbench.publish.matrix import matrix
 from coldbench.records import Run
-from coldbench.study.plan import Presentation
+from coldbench.study.specs import Presentation
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +39,9 @@ def publish_matrix(
     markdown_file: Path,
     csv_file: Path,
     verdicts_file: Path,
+    drift_file: Path,
 ) -> None:
-    """Write the comparison matrix as Markdown and CSV, and the verdicts as CSV."""
+    """Write the comparison matrix as Markdown and CSV, the verdicts and tests for drift as CSV."""
     measured = gather(results, receipts, presentation.group_by)
     table = matrix(
         title=presentation.title,
@@ -51,12 +52,18 @@ def publish_matrix(
         workloads=presentation.workloads,
         arms=list(presentation.arms),
         hosts=[_host(run) for run in _one_a_machine(measured.present)],
-        notes=notes(measured.present),
+        notes=_joined(notes(measured.present), measured.ended),
         units=presentation.units,
     )
     write_text(markdown_file, markdown(table))
     write_text(csv_file, matrix_csv(table))
     write_text(verdicts_file, comparisons_csv(table))
+    write_text(drift_file, drift_csv(table))
+
+
+def _joined(*notes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    models = {model for each in notes for model in each}
+    return {model: [text for each in notes for text in each.get(model, ())] for model in models}
 
 
 def _one_a_machine(runs: Sequence[Run]) -> list[Run]:

@@ -1,19 +1,14 @@
-"""Expanding a study file into what will run: arms, blocks and claims, without touching the disk.
-
-The specs handed to jobs carry no labels, titles or comments: editing those reruns nothing.
-"""
+"""Expanding a study file into what will run: arms, blocks and claims, without touching the disk."""
 
 import difflib
 import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ValidationError
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.common.folders import expanded
 from coldbench.study.metrics import METRICS, OF_ENGINE_TOOLS, known
 from coldbench.study.reading import Place, line_of, read_study
 from coldbench.study.scalars import NAME_LENGTH, NAME_PATTERN, Environment
@@ -26,83 +21,21 @@ from coldbench.study.schema import (
     Level,
     ListedArm,
     Model,
-    State,
     StudyFile,
     Workload,
 )
+from coldbench.study.specs import (
+    Arm,
+    BlockSpec,
+    Claim,
+    IdentitySpec,
+    Presentation,
+    UntilSpec,
+)
+from coldbench.study.treatment import Expected, Intent
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
-
-
-class Spec(BaseModel):
-    """A part of the plan: immutable, and the same JSON text exactly when it means the same."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Arm(Spec):
-    """One treatment. `twin_of` names the arm that this one repeats for the A/A pair."""
-
-    name: str
-    build: str
-    args: tuple[str, ...] = ()
-    environment: Environment = {}
-    budget: int | None = None
-    levels: dict[str, str] = {}
-    twin_of: str | None = None
-
-
-class BlockSpec(Spec):
-    """One block: every arm of a (model, workload) once in each of `states`."""
-
-    study: str
-    model: str
-    workload: str
-    driven: Workload
-    arms: tuple[Arm, ...]
-    block: int
-    states: tuple[State, ...]
-    seed: int
-
-
-class IdentitySpec(Spec):
-    """The identity check of a model: greedy text of every arm, a repeat, a mutated prompt."""
-
-    study: str
-    model: str
-    workload: str
-    driven: Completion
-    mutant: str
-    arms: tuple[Arm, ...]
-    group_by: tuple[str, ...]
-
-
-class Claim(Spec):
-    """One declared comparison on one model, workload, cache state and metric."""
-
-    name: str
-    model: str
-    workload: str
-    state: State
-    metric: str
-    treatment: str
-    control: str
-    margin: float
-    better: Literal["higher", "lower"] | None
-
-
-class Presentation(Spec):
-    """What tables need beside the figures: labels in the file's order, claims, A/A pairs."""
-
-    study: str
-    title: str
-    models: dict[str, str]
-    workloads: dict[str, str]
-    arms: dict[str, str]
-    claims: tuple[Claim, ...]
-    aa_pairs: tuple[tuple[str, str], ...]
-    group_by: tuple[str, ...]
-    units: dict[str, str]
+_UNTREATED = {"name": "", "levels": {}, "expect": Expected()}
 
 
 class Plan:
@@ -110,7 +43,8 @@ class Plan:
 
     `name` is the study file's stem and names its results folder; `arms`, `models`, `builds` (with
     `like` resolved; only those that an arm uses) and `workloads` (measured ones) are in the
-    file's order.
+    file's order. A study that lists no A/A pair gets one: the last arm is then a twin of the
+    first comparison's control, or of the first arm.
     """
 
     def __init__(self, path: Path) -> None:
@@ -147,6 +81,21 @@ class Plan:
             block=block,
             states=tuple(state for state in STATES if block <= counts[state]),
             seed=self.file.seed,
+        )
+
+    def until(self, model: str, workload: str) -> UntilSpec | None:
+        """Return what to add to the fixed blocks of a (model, workload), or None for nothing."""
+        until = self.file.blocks.until
+        if until is None:
+            return None
+        first = self.block(model, workload, self.blocks + 1)
+        return UntilSpec(
+            first=first,
+            claims=tuple(
+                claim for claim in self.claims if (claim.model, claim.workload) == (model, workload)
+            ),
+            half_width=until.half_width,
+            last=until.max,
         )
 
     def identity(self, model: str) -> IdentitySpec | None:
@@ -212,7 +161,7 @@ class Plan:
                 raise self._fail(("arms",), f"two arms are called {arm.name}; rename one")
             names.add(arm.name)
             if arm.twin_of is None:
-                treatment = arm.model_copy(update={"name": "", "levels": {}}).model_dump_json()
+                treatment = arm.model_copy(update=_UNTREATED).model_dump_json()
                 if treatment in treatments:
                     raise self._fail(
                         ("arms",),
@@ -221,7 +170,19 @@ class Plan:
                         f"{{name: {arm.name}, aa_of: {treatments[treatment]}}}",
                     )
                 treatments[treatment] = arm.name
+        if all(arm.twin_of is None for arm in arms):
+            arms.append(self._twin(arms))
         return tuple(arms)
+
+    def _twin(self, arms: list[Arm]) -> Arm:
+        """Return a twin of the arm that the first comparison is made against, else of the first."""
+        named = {arm.name: arm for arm in arms}
+        control = next((each.control for each in self.file.comparisons.values()), "")
+        original = named.get(control, arms[0])
+        endings = itertools.chain(["-again"], (f"-again{count}" for count in itertools.count(2)))
+        names = (f"{original.name[: NAME_LENGTH - len(end)]}{end}" for end in endings)
+        name = next(name for name in names if name not in named)
+        return original.model_copy(update={"name": name, "twin_of": original.name})
 
     def _matrix_arms(self) -> Iterable[Arm]:
         arms = self.file.arms
@@ -251,23 +212,34 @@ class Plan:
 
     def _matrix_arm(self, chosen: dict[str, str]) -> Arm:
         args: list[str] = []
+        intent, expect = Intent(), Expected()
         environment: Environment = {}
         budget = None
         for factor, level_name in chosen.items():
             if factor == "build":
                 continue
             level: Level = self.file.factors[factor][level_name]
+            place = ("factors", factor, level_name)
             for build in level.for_build:
-                self._known(
-                    ("factors", factor, level_name, "for_build"), "build", build, self.file.builds
-                )
+                self._known((*place, "for_build"), "build", build, self.file.builds)
+            for build in level.expect.for_build:
+                self._known((*place, "expect", "for_build"), "build", build, self.file.builds)
             args += level.for_build.get(chosen["build"], level.args)
+            try:
+                if chosen["build"] not in level.for_build:
+                    intent = intent.merged(level.intent)
+            except ValidationError as error:
+                said = error.errors()[0]["msg"].removeprefix("Value error, ")
+                raise self._fail((*place, "intent"), f"with the other factors': {said}") from None
+            expect = expect.merged(level.expect.on(chosen["build"]))
             environment |= level.environment
             budget = level.budget or budget
         return Arm(
             name=self._matrix_name(chosen),
             build=chosen["build"],
             args=tuple(args),
+            intent=intent,
+            expect=expect,
             environment=environment,
             budget=budget,
             levels=chosen,
@@ -309,6 +281,8 @@ class Plan:
             name=listed.name,
             build=listed.build,
             args=listed.args,
+            intent=listed.intent,
+            expect=listed.expect,
             environment=listed.environment,
             budget=listed.budget,
         )
@@ -402,31 +376,6 @@ class Plan:
             raise self._fail(("identity", "mutant"), "must differ from the workload's prompt")
         for factor in check.group_by:
             self._known(("identity", "group_by"), "factor", factor, self.file.arms.matrix)
-
-
-def find_study(name_or_path: object, root: Path) -> Path:
-    """Return the file of a study given by path, or by name from config/studies under `root`.
-
-    Raises ColdbenchError where there is none, naming what there is.
-    """
-    if not isinstance(name_or_path, str) or not name_or_path:
-        raise ColdbenchError(
-            f"study={name_or_path!r}: was read as a number or nothing; quote it: "
-            "--config 'study=\"NAME_OR_PATH\"'"
-        )
-    path = expanded(name_or_path)
-    if path.suffix in {".yaml", ".yml"} or "/" in name_or_path:
-        if not path.is_file():
-            raise ColdbenchError(f"{path}: no such study file")
-        return path
-    folder = root / "config" / "studies"
-    path = folder / f"{name_or_path}.yaml"
-    if not path.is_file():
-        known = sorted(file.stem for file in folder.glob("*.yaml"))
-        close = difflib.get_close_matches(name_or_path, known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-        raise ColdbenchError(f"{path}: no such study; {hint}")
-    return path
 
 
 def _metrics(workload: Workload) -> list[str]:

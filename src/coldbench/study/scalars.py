@@ -21,15 +21,18 @@ NAME_LENGTH = 64
 """Names become folder names, wildcards and table rows: no spaces, no slash, no leading dash."""
 
 
-def _size(value: Any) -> Any:
-    if isinstance(value, int):
-        return value
-    if match := _SIZE.fullmatch(str(value)):
+def size_bytes(text: str) -> int:
+    """Return a size such as 512MiB in bytes. Raises ValueError where it is none."""
+    if match := _SIZE.fullmatch(text):
         size = float(match[1]) * _UNIT_BYTES[match[2]]
         if size >= _LARGEST_BYTES:
             raise ValueError("a size must be below 4096 TiB")
         return round(size)
     raise ValueError("a size is a number with a binary unit, such as 512MiB or 8GiB")
+
+
+def _size(value: Any) -> Any:
+    return value if isinstance(value, int) else size_bytes(str(value))
 
 
 def _duration(value: Any) -> Any:

@@ -33,6 +33,7 @@ from coldbench.study.scalars import (
     TextPattern,
     listed,
 )
+from coldbench.study.treatment import Expect, Expected, Intent
 
 State = Literal["cold", "warm"]
 STATES: tuple[State, ...] = ("cold", "warm")
@@ -233,9 +234,11 @@ Workload = Annotated[BatchedBench | Bench | Completion | Command, Field(discrimi
 
 
 class Level(Section):
-    """What one level of a factor adds to an arm; `for_build` replaces `args` on that build."""
+    """What one level of a factor adds to an arm; `for_build` replaces `args` and `intent` there."""
 
     args: Arguments = ()
+    intent: Intent = Intent()
+    expect: Expect = Expect()
     environment: Environment = {}
     for_build: dict[Name, Arguments] = {}
     budget: Size | None = None
@@ -253,6 +256,8 @@ class ListedArm(Section):
     label: str | None = None
     build: Name | None = None
     args: Arguments = ()
+    intent: Intent = Intent()
+    expect: Expected = Expected()
     environment: Environment = {}
     budget: Size | None = None
     aa_of: Name | None = None
@@ -260,7 +265,7 @@ class ListedArm(Section):
     @model_validator(mode="after")
     def _twin_or_arm(self) -> "ListedArm":
         if self.aa_of is not None:
-            if self.build or self.args or self.environment or self.budget:
+            if self.model_fields_set - {"name", "label", "aa_of"}:
                 raise ValueError("an arm with aa_of repeats that arm and takes no other setting")
         elif self.build is None:
             raise ValueError("an arm needs a build (or aa_of)")
@@ -294,16 +299,26 @@ class Arms(Section):
 # --- the rest -----------------------------------------------------------------------------------
 
 
+class Until(Section):
+    """When to stop adding blocks: every interval within `half_width`, or `max` blocks measured."""
+
+    half_width: Percent
+    max: int = Field(gt=0, le=999)
+
+
 class Blocks(Section):
-    """How many blocks are measured in each cache state."""
+    """How many blocks are measured in each cache state, and until when more are added."""
 
     cold: int = Field(default=0, ge=0, le=999)
     warm: int = Field(default=0, ge=0, le=999)
+    until: Until | None = None
 
     @model_validator(mode="after")
     def _something(self) -> "Blocks":
         if self.cold == 0 and self.warm == 0:
             raise ValueError("a study needs at least one cold or warm block")
+        if self.until is not None and self.until.max <= max(self.cold, self.warm):
+            raise ValueError("until.max must exceed the blocks that are measured anyway")
         return self
 
 

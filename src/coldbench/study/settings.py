@@ -5,15 +5,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.folders import expanded
-from coldbench.study.plan import Plan, find_study
+from coldbench.study.find import find_study
+from coldbench.study.plan import Plan
+from coldbench.study.quiet import QuietLimits, QuietSettings
 from coldbench.study.reading import suggest
 
 
-class Settings(BaseModel):
+class Settings(QuietSettings):
     """The keys of config/config.yaml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -37,16 +39,23 @@ def open_study(config: Mapping[str, Any], root: str | os.PathLike[str]) -> tuple
     try:
         settings = Settings.model_validate(dict(config))
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        raise ColdbenchError(
-            f"--config {fault['loc'][0]}: {fault['msg']}, not {fault['input']!r}; quote it"
-        ) from None
+        raise ColdbenchError(f"--config {_told(error.errors(include_url=False)[0])}") from None
     if settings.cache:
         os.environ["COLDBENCH_CACHE"] = str(expanded(settings.cache).resolve())
     results = str(expanded(settings.results))
     _usable("--config results", results)
     _usable(str(path), path.stem)
     return settings.model_copy(update={"results": results}), Plan(path)
+
+
+def _told(fault: Mapping[str, Any]) -> str:
+    place = ".".join(map(str, fault["loc"]))
+    if fault["type"] == "extra_forbidden":
+        known = suggest(str(fault["loc"][-1]), [*QuietLimits.model_fields])
+        return f"{place}: unknown setting{known}"
+    wanted = fault["msg"].removeprefix("Value error, ")
+    mend = "; quote it" if fault["type"] == "string_type" else ""
+    return f"{place}: {wanted}, not {fault['input']!r}{mend}"
 
 
 def _usable(place: str, text: str) -> None:

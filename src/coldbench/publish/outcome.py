@@ -1,0 +1,54 @@
+"""Whether a study came through: said once its tables are published, so that they are there."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from coldbench.analysis.study import Measured, gather
+from coldbench.analysis.summary import outcomes
+from coldbench.common.errors import ColdbenchError
+from coldbench.common.files import write_json
+from coldbench.study.specs import Presentation
+
+_NOT_MADE = {"refused", "not cold"}
+"""Nothing was started: such a run is made when its block is asked for again."""
+
+
+def conclude(
+    presentation: Presentation, results: Path, receipts: Sequence[Path], outcome: Path
+) -> None:
+    """Write what became of every cell as JSON.
+
+    Raises ColdbenchError, a line a cell, where cells are incomplete for anything but their memory
+    budget, which is a result, or where a check of identity failed.
+    """
+    measured = gather(results, receipts, presentation.group_by)
+    if faults := shortfalls(measured):
+        not_made = any(_NOT_MADE & end.faults.keys() for end in outcomes(measured.frame).values())
+        hint = "mend what refused them and run `snakemake --cores all --forcerun block`; "
+        faults.append(f"{hint if not_made else ''}the tables are published in {results}")
+        raise ColdbenchError("\n".join(faults))
+    cells = {" ".join(cell): str(end) for cell, end in outcomes(measured.frame).items()}
+    write_json(outcome, {"cells": cells})
+
+
+def shortfalls(measured: Measured) -> list[str]:
+    """Return a heading and a line a cell for what is incomplete, and likewise for identity."""
+    lines = [
+        f"{' '.join(cell)}: {end}" + (f": {end.reason}" if end.reason else "")
+        for cell, end in outcomes(measured.frame).items()
+        if not end.complete and not end.over_budget
+    ]
+    groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for (model, arm), checked in measured.identity.items():
+        if not checked.ok:
+            groups[model, checked.reason].append(arm)
+    identity = [f"{model} {', '.join(arms)}: {why}" for (model, why), arms in groups.items()]
+    return [
+        "\n  ".join([f"{count} {what.format('s' * (count > 1))}:", *found])
+        for count, what, found in (
+            (len(lines), "cell{} incomplete", lines),
+            (sum(map(len, groups.values())), "arm{} without identity", identity),
+        )
+        if found
+    ]
