@@ -177,4 +177,5 @@ def _arm(arm: Arm) -> str:
         return f"the same as {arm.twin_of} (A/A pair)"
     environment = [f"{key}={value}" for key, value in arm.environment.items()]
     budget = [f"in {arm.budget / 2**20:.0f} MiB"] if arm.budget else []
-    return " ".join([arm.build, *environment, *arm.args, *budget])
+    intent = [f"({name}: {value})" for name, value in arm.intent.given.items()]
+    return " ".join([arm.build, *environment, *arm.args, *intent, *budget])
