@@ -82,11 +82,11 @@ def disturbance(
 def disturbed(measures: Mapping[str, float | None], limits: QuietLimits) -> str:
     """Return why what `disturbance` found is more than the limits allow, or "".
 
-    What is not known disturbs nothing. The default limits, for a machine of few CPUs: measured on
-    two, one compiler or burner beside takes 40-50% of the CPUs, a copy of an uncached file more
-    than 1 GiB/s of the disk, so that 5% and 10 MiB/s are far below what spoils a run and above
-    what daemons and the kernel's own threads (kworker, the journal) do. On many CPUs one burner
-    is a smaller share: there `other_cpu` wants to be less than one CPU's.
+    What is not known disturbs nothing. The default limits suit a machine of few CPUs: where nothing
+    else runs, other work takes well below 1% of two CPUs and the hypervisor of a shared host now
+    and then 3% (`disturbance` in the runs.jsonl of any study shows it), while one burner or
+    compiler takes half. On many CPUs one burner is a smaller share: there `other_cpu` wants to be
+    less than one CPU's.
     """
     told = {
         "other_cpu": ("other work took {} of the CPUs", _per_cent),
@@ -136,8 +136,10 @@ def judged(run: Run, settings: QuietSettings) -> Run:
 def wait_until_quiet(model: Path, limits: QuietLimits, purpose: str) -> None:
     """Wait until a sample of SAMPLE_S shows no more other work than the limits allow.
 
-    Raises ColdbenchError, naming the busiest processes, where that takes longer than `wait`.
+    What waits to be written (a set-up, a download, a build) is written first (sync(2)), since the
+    kernel would else write it during the runs. Raises ColdbenchError, naming the busiest processes, where that takes longer than `wait`.
     """
+    os.sync()
     deadline = time.monotonic() + limits.wait
     said = False
     while True:
