@@ -191,6 +191,11 @@ CERTIFICATE = {"files": [{"bytes": 1000 * MIB, "holes_bytes": 0}]}
         ("warm", 500 * MIB, {"a": 500 * MIB}, {}, Io(read_bytes=5 * MIB + 1), "during the run"),
         ("warm", 2 * MIB, {"a": 2 * MIB}, {}, Io(read_bytes=MIB), ""),
         ("warm", 2 * MIB, {"a": 2 * MIB}, {}, Io(read_bytes=MIB + 1), "during the run"),
+        ("warm", 60 * MIB, {"a": 60 * MIB}, {"a": 68 * MIB}, Io(read_bytes=8 * MIB), ""),
+        ("warm", 60 * MIB, {"a": 60 * MIB}, {"a": 68 * MIB + 1}, Io(read_bytes=8 * MIB + 1),
+         "did not do the same"),
+        ("warm", 60 * MIB, {"a": 60 * MIB}, {"a": 62 * MIB}, Io(read_bytes=8 * MIB),
+         "during the run"),
         ("warm", 60 * MIB, {"a": 60 * MIB}, {}, Io(read_bytes=600 * MIB), "or its budget"),
         ("warm", None, {}, {}, Io(read_bytes=10 * MIB), ""),
         ("warm", None, {}, {}, Io(read_bytes=10 * MIB + 1), "during the run"),
@@ -211,6 +216,7 @@ def test_what_proves_a_state_wrong(
         after=Residency(files=after),
         io=io,
         primed_bytes=primed,
+        read_ahead_bytes=8 * MIB,
     )
     assert expected in reason
     assert bool(reason) == bool(expected)

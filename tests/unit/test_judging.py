@@ -15,7 +15,10 @@ from .fabricated_runs import fabricated_run
 
 MIB = 2**20
 COMMAND = workload("command", program="engine", metrics={"a": {"regex": "(.)"}})
-CERTIFICATE = {"state": "cold", "files": [{"filesystem": "ext4", "holes_bytes": 0}]}
+CERTIFICATE = {
+    "state": "cold",
+    "files": [{"bytes": 10 * MIB, "filesystem": "ext4", "holes_bytes": 0}],
+}
 SAYS_NO = Expected(no_log=("oops",))
 
 

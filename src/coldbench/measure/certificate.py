@@ -130,13 +130,14 @@ def disproved(
     after: Residency,
     io: Io,
     primed_bytes: int | None = None,
+    read_ahead_bytes: int | None = None,
 ) -> str:
     """Return why a run was not in its cache state after all, or "".
 
     `certificate` is what `make_cold` returned for this run (for a warm one, before its priming
     run), `before` and `after` are the model's residency just before and after the process, `io`
-    its reads, and `primed_bytes` what its priming run left resident. What is unknown proves
-    nothing.
+    its reads, `primed_bytes` what its priming run left resident, and `read_ahead_bytes` the
+    device's read-ahead window. What is unknown proves nothing.
 
     Not cold: something was resident before the start; or the cache took in more of the model
     than the process itself read, so that somebody else read it too. Up to 2% and 1 MiB are let
@@ -145,12 +146,14 @@ def disproved(
     Not warm: less was resident at the start than the priming run left; or the process read
     physically. Up to 1% of what the priming run left (of the model, where that is unknown) is let
     pass, since it cannot move a figure by more than the floor of 1% that claims have, and 1 MiB,
-    which a file of the engine's own or a block map of the file system may take.
+    which a file of the engine's own or a block map of the file system may take. Of pages that the
+    priming run did not bring in, one read-ahead window: the kernel begins the next one when a page
+    that it marked is touched, and nobody waits for it.
     """
     if state == "cold":
         return _not_cold(certificate, before, after, io)
     if state == "warm":
-        return _not_warm(certificate, before, io, primed_bytes)
+        return _not_warm(certificate, before, after, io, primed_bytes, read_ahead_bytes or 0)
     return ""
 
 
@@ -173,7 +176,12 @@ def _not_cold(certificate: Mapping[str, Any], before: Residency, after: Residenc
 
 
 def _not_warm(
-    certificate: Mapping[str, Any], before: Residency, io: Io, primed_bytes: int | None
+    certificate: Mapping[str, Any],
+    before: Residency,
+    after: Residency,
+    io: Io,
+    primed_bytes: int | None,
+    window_bytes: int,
 ) -> str:
     sizes = [file["bytes"] for file in certificate.get("files", [])]
     basis = primed_bytes if primed_bytes is not None else sum(sizes) if sizes else None
@@ -186,7 +194,10 @@ def _not_warm(
             f"cache, {before.total_bytes:,} were there at the start"
         )
     reads = _own_reads(io)
-    if reads is None or reads <= allowed:
+    new = 0
+    if before.files and after.files:
+        new = min(max(0, after.total_bytes - before.total_bytes), reads or 0)
+    if reads is None or (reads - new <= allowed and new <= max(allowed, window_bytes)):
         return ""
     read = f"the engine read {reads:,} bytes from the disk"
     if primed_bytes is not None and reads > primed_bytes + allowed:
@@ -194,6 +205,8 @@ def _not_warm(
             f"{read}, more than the {primed_bytes:,} that its priming run left in the page cache: "
             "it does not fit into memory (or its budget), or goes around the cache (O_DIRECT)"
         )
+    if reads - new <= allowed:
+        return f"{read} that its priming run had not read: the two did not do the same"
     return f"{read}: what was in the page cache was evicted during the run"
 
 

@@ -41,6 +41,7 @@ def judged(
         after=run.after,
         io=run.io,
         primed_bytes=primed_bytes,
+        read_ahead_bytes=1024 * (run.host.get("disk_read_ahead_kb") or 0),
     ):
         return _with(run, f"not {run.state}", reason)
     if budget_enforced is False:

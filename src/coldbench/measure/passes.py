@@ -43,12 +43,18 @@ def void(attempts: list[Run]) -> bool:
 def wants_repeat(journal: Journal, keys: Iterable[Key], repeats: int) -> bool:
     """Return whether the whole block is to be measured again in a new pass.
 
-    It is where the last run of a key was disturbed that has had at most `repeats` passes: told by
-    manifest and journal alone, so that a job that continues a killed one comes to the same.
+    It is where the last run of a key was disturbed, or somebody else changed the page cache under
+    it, and it has had at most `repeats` passes: told by manifest and journal alone, so that a job
+    that continues a killed one comes to the same.
     """
     for key in keys:
         passes = journal.passes(*key)
         attempts = journal.attempts(passes[-1])
-        if attempts and attempts[-1].status == "disturbed" and len(passes) <= repeats:
+        if attempts and _spoilt(attempts[-1]) and len(passes) <= repeats:
             return True
     return False
+
+
+def _spoilt(run: Run) -> bool:
+    disproved = run.status in {"not cold", "not warm"} and run.exit.ended != "not started"
+    return disproved or run.status == "disturbed"

@@ -137,7 +137,8 @@ def wait_until_quiet(model: Path, limits: QuietLimits, purpose: str) -> None:
     """Wait until a sample of SAMPLE_S shows no more other work than the limits allow.
 
     What waits to be written (a set-up, a download, a build) is written first (sync(2)), since the
-    kernel would else write it during the runs. Raises ColdbenchError, naming the busiest processes, where that takes longer than `wait`.
+    kernel would else write it during the runs. Raises ColdbenchError, naming the busiest processes,
+    where it takes longer than `wait` to be quiet.
     """
     os.sync()
     deadline = time.monotonic() + limits.wait
