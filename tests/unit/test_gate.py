@@ -1,5 +1,6 @@
 """The gate and the outcome: what fails a CI job, and what a workflow says at its end."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,16 @@ def test_every_incomplete_cell_and_every_failed_identity_has_its_line():
         "  gemma pp512 cold c: 0 of 3 ok (2 not measured, 1 not cold): on tmpfs",
         "3 arms without identity:\n  gemma a, b, c: texts differ",
     ]
+
+
+def test_a_gate_on_verdicts_older_than_the_runs_does_not_pass(tmp_path, capsys):
+    folder = verdicts_file(tmp_path / "s", [claim("quick", name="up")])
+    journal = folder / "raw" / "gemma" / "pp512" / "block-007.jsonl"
+    journal.parent.mkdir(parents=True)
+    journal.touch()
+    os.utime(journal, (1, 1))
+    assert gate(folder, capsys=capsys)[0] == 0
+    os.utime(journal, (2**33, 2**33))
+    status, _, err = gate(folder, capsys=capsys)
+    assert status == 2
+    assert "older than what was measured since; run the workflow again" in err

@@ -65,3 +65,24 @@ def test_a_results_folder_has_one_workflow(tmp_path: Path) -> None:
     keep_alone(tmp_path / "results")
     with pytest.raises(ColdbenchError, match="another workflow is working here"):
         keep_alone(tmp_path / "results")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_results_of_another_user_are_refused_though_their_lock_is_everybodys(
+    tmp_path: Path,
+) -> None:
+    results = tmp_path / "results"
+    keep_alone(results)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.owner() == "root" and folder != folder.parent and "pytest" in folder.name:
+            folder.chmod(0o755)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(65534)
+            keep_alone(results)
+        except ColdbenchError as error:
+            os._exit(0 if "results cannot be written here" in str(error) else 2)
+        finally:
+            os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

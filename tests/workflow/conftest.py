@@ -1,5 +1,6 @@
 """The real workflow on a scripted engine, in a copy of the checkout."""
 
+import csv
 import json
 import os
 import shutil
@@ -71,6 +72,23 @@ class Checkout:
     def manifest(self, study: str = "toy") -> list[dict[str, Any]]:
         files = sorted((self.results / study / "raw").rglob("*.manifest.jsonl"))
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+    def table(self, study: str = "toy") -> dict[str, dict[str, str]]:
+        """Return the rows of the matrix by arm."""
+        with (self.results / study / "matrix.csv").open() as stream:
+            return {row["arm"]: row for row in csv.DictReader(stream)}
+
+    def notes(self, study: str = "toy") -> list[str]:
+        """Return the notes below the tables of the matrix."""
+        lines = (self.results / study / "matrix.md").read_text().splitlines()
+        return [line.replace("\\", "") for line in lines if line.startswith("- ")]
+
+
+def program(path: Path, script: str) -> None:
+    """Write an executable file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(script)
+    path.chmod(0o755)
 
 
 def make_checkout(folder: Path, environment: dict[str, str]) -> Checkout:

@@ -1,6 +1,5 @@
 """The workflow from a study to its tables, on a scripted engine."""
 
-import csv
 import json
 import re
 import shutil
@@ -9,11 +8,6 @@ from typing import Any
 from .conftest import Checkout
 
 NOTHING = "Nothing to be done"
-
-
-def table(checkout: Checkout) -> dict[str, dict[str, str]]:
-    with (checkout.results / "toy" / "matrix.csv").open() as stream:
-        return {row["arm"]: row for row in csv.DictReader(stream)}
 
 
 def jobs(output: str) -> dict[str, int]:
@@ -27,7 +21,7 @@ def test_a_study_becomes_its_tables_and_then_there_is_nothing_to_do(
 ) -> None:
     study = checkout.study(toy)
     checkout.run("--config", study)
-    rows = table(checkout)
+    rows = checkout.table()
     assert float(rows["plain"]["cold_prompt_tps_median"]) == 1000
     assert float(rows["other"]["cold_prompt_tps_median"]) == 2000
     assert rows["plain"]["cold_prompt_tps_n"] == "2"
@@ -93,7 +87,7 @@ def test_a_study_becomes_its_tables_and_then_there_is_nothing_to_do(
     checkout.run("--config", study)
     assert len(checkout.records()) == len(records) + 4 + 4
     assert {record["block"] for record in checkout.records()} == {0, 1, 2, 3}
-    assert table(checkout)["third"]["cold_prompt_tps_n"] == "3"
+    assert checkout.table()["third"]["cold_prompt_tps_n"] == "3"
 
 
 def test_what_goes_wrong_in_an_arm_is_said_in_its_row_and_no_figure_of_it_is_used(
@@ -130,7 +124,7 @@ def test_what_goes_wrong_in_an_arm_is_said_in_its_row_and_no_figure_of_it_is_use
     assert "toy bench cold crash: 0 of 1 ok (failed): killed by SIGSEGV" in output
     assert "the tables are published in results/toy" in output
     text = (checkout.results / "toy" / "matrix.md").read_text()
-    rows = table(checkout)
+    rows = checkout.table()
     for name, reason in expected.items():
         assert rows[name]["cold_prompt_tps_n"] == "0", name
         assert any(name in line and reason in line for line in text.splitlines()), (name, text)
@@ -159,7 +153,7 @@ def test_identity_that_fails_publishes_no_figures(checkout: Checkout, toy: dict[
     output = checkout.run("--config", checkout.study(toy), fails=True)
     assert "error: 6 arms without identity:\n" in output
     assert "toy plain, again, other: texts differ" in output
-    rows = table(checkout)
+    rows = checkout.table()
     assert {row["identity"] for row in rows.values()} == {"failed"}
     assert all("texts differ" in row["identity_reason"] for row in rows.values())
     assert all(row["cold_prompt_tps_median"] == "" for row in rows.values())
@@ -174,7 +168,7 @@ def test_identity_that_fails_publishes_no_figures(checkout: Checkout, toy: dict[
         toy["arms"] = [{"name": "only", "build": "stub", "environment": {"STUB_TEXT": behaviour}}]
         toy["comparisons"] = {}
         checkout.run("--config", checkout.study(toy), fails=True)
-        rows = table(checkout)
+        rows = checkout.table()
         assert list(rows) == ["only", "only-again"]
         for row in rows.values():
             assert row["identity"] == "failed"

@@ -36,6 +36,8 @@ rule provenance:
     params:
         results=RESULTS,
         study=str(PLAN.path),
+        # Its text is in the file, labels and all.
+        presentation=presentation,
     message:
         "provenance"
     script:

@@ -27,6 +27,8 @@ FLOOR = 0.01
 CLEAR = 0.10
 """With fewer than ENOUGH blocks a claim is exploratory unless its interval clears this."""
 
+NOT_INTERLEAVED = "not interleaved"
+
 FEWEST = 3
 """Below this many blocks there is no verdict."""
 
@@ -283,7 +285,7 @@ def decide(
         if needed is not None and needed > n:
             blocks = needed
     if not interleaved:
-        remarks.append("not interleaved")
+        remarks.append(NOT_INTERLEAVED)
     return Verdict(
         status=status,
         ratio=ratio,

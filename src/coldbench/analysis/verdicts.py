@@ -9,6 +9,7 @@ import pandas as pd
 
 from coldbench.analysis.stats import (
     FEWEST,
+    NOT_INTERLEAVED,
     Verdict,
     decide,
     half_width,
@@ -139,8 +140,13 @@ def _judged(family: Sequence[_Tested], spreads: dict[_Scope, float] | None) -> l
                 interleaved=tested.pairs.interleaved,
             )
             if tested.busy:
+                apart = [] if tested.pairs.interleaved else [NOT_INTERLEAVED]
                 verdict = replace(
-                    verdict, status="inconclusive", reason=ON_BUSY, exploratory=False, blocks=None
+                    verdict,
+                    status="inconclusive",
+                    reason="; ".join([ON_BUSY, *apart]),
+                    exploratory=False,
+                    blocks=None,
                 )
         rows.append(VerdictRow(tested.claim, verdict, spread, control=spreads is None))
     return rows

@@ -5,6 +5,7 @@ builds and downloads (flock(2), so it is released when its holder dies, however 
 whatever `snakemake` was asked for on the command line, and between workflows of several users.
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -69,6 +70,10 @@ def keep_alone(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = _open(folder / ".lock")
+        if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+            # The lock is everybody's: it opens in a folder of another user's as well.
+            os.close(descriptor)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
     except OSError as error:
         raise ColdbenchError(
             f"{error.filename or folder}: results cannot be written here: {error.strerror}; "

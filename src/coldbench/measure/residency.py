@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from coldbench.common.errors import ColdbenchError
 from coldbench.measure.pagecache import evict, resident_bytes
 from coldbench.sources.header import ModelMap, read_model
 
@@ -27,6 +28,8 @@ def model_files(path: Path) -> list[Path]:
 
     Raises ColdbenchError where a shard is missing, or another than the first is given.
     """
+    if not path.is_file() and path.exists():
+        raise ColdbenchError(f"{path}: is not a regular file; name the model's file")
     if not _shards_beside(path):
         return [path]
     # The first by the user's own name for it.

@@ -1,6 +1,7 @@
 """A gate for CI: the declared comparisons whose published verdict is a forbidden one."""
 
 import csv
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import get_args
@@ -22,7 +23,8 @@ def gate(results: Path, forbid: Collection[str] = FORBIDDEN) -> list[str]:
 
     `results` is a study's results folder; its verdicts.csv is read. `slower` also stands for a
     metric that got worse in its own direction. Raises ColdbenchError where the file cannot be
-    read or holds no declared comparison: a gate that checks nothing must not pass.
+    read, is older than what was measured, or holds no declared comparison: a gate that checks
+    nothing, or something else, must not pass.
     """
     path = results / "verdicts.csv"
     try:
@@ -30,9 +32,17 @@ def gate(results: Path, forbid: Collection[str] = FORBIDDEN) -> list[str]:
             reader = csv.DictReader(stream)
             rows = [row for row in reader if row.get("kind") == "claim"]
             columns = reader.fieldnames or ()
+            published = os.fstat(stream.fileno()).st_mtime
     except (OSError, UnicodeError, csv.Error) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise ColdbenchError(f"{path}: cannot be read: {why}; run the study first") from None
+        raise ColdbenchError(
+            f"{path}: cannot be read: {why}; name a study's results folder (results/STUDY), "
+            "and run the study first"
+        ) from None
+    if any(journal.stat().st_mtime > published for journal in results.glob("raw/**/*.jsonl")):
+        raise ColdbenchError(
+            f"{path}: older than what was measured since; run the workflow again, to its end"
+        )
     if missing := [name for name in (*_COLUMNS, *_FIGURES) if name not in columns]:
         raise ColdbenchError(f"{path}: has no column {missing[0]}; run the workflow again")
     if not rows:
@@ -51,8 +61,9 @@ def _line(row: dict[str, str]) -> str:
     said = row["status"] + (" (exploratory)" if row["exploratory"] == "yes" else "")
     figures = ""
     if row["ratio"]:
-        interval = f" ({row['low']}–{row['high']})" if row["low"] else ""
-        figures = f", ratio {row['ratio']}{interval}, n = {row['n']}"
+        ratio, *ends = (f"{float(row[name]):.3f}" for name in ("ratio", "low", "high") if row[name])
+        interval = f" ({'–'.join(ends)})" if ends else ""
+        figures = f", ratio {ratio}{interval}, n = {row['n']}"
     reason = f": {row['reason']}" if row["reason"] else ""
     arms = f"{row['treatment']} against {row['control']}"
     return f"{row['comparison']}: {where}: {arms}: {said}{figures}{reason}"
