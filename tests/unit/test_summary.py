@@ -262,3 +262,15 @@ def test_a_block_measured_again_gives_one_pair_that_of_the_latest_pass():
     found = paired(frame_of(runs))
     assert found.blocks == (1, 2, 3)
     assert np.column_stack([found.treatment, found.control]).tolist() == [[1, 4], [20, 50], [3, 6]]
+
+
+def test_runs_on_two_machines_are_never_a_pair():
+    runs = prompt_runs({"lazy": [1, 2, 3, 4], "eager": [2, 2, 2, 2]})
+    moved = [
+        run.model_copy(update={"host": {"kernel": "other"}})
+        if (run.arm, run.block) == ("lazy", 4)
+        else run
+        for run in runs
+    ]
+    assert paired(frame_of(runs)).blocks == (1, 2, 3, 4)
+    assert paired(frame_of(moved)).blocks == (1, 2, 3)

@@ -6,7 +6,10 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+
+from coldbench.measure.hierarchy import find_hierarchy
 
 from .conftest import Checkout
 
@@ -27,6 +30,11 @@ case "$DO" in
 esac
 exec "$(dirname "$0")/honest" "$@"
 """
+
+
+def groups_work() -> bool:
+    """Say whether runs here have control groups, by which all that they started is found."""
+    return os.geteuid() == 0 and find_hierarchy() is not None
 
 
 def hostile(checkout: Checkout, toy: dict[str, Any], **environment: str) -> str:
@@ -83,6 +91,33 @@ def test_a_run_that_changes_its_build_gives_no_table(
     assert "the cache was changed: run the workflow again" in output
     assert "Traceback" not in output
     assert not (checkout.results / "toy" / "matrix.md").exists()
+    assert not [run for run in checkout.records() if run["arm"] == "other" and run["block"]]
+
+
+def test_children_of_a_killed_launcher_are_gone_before_the_next_run(
+    checkout: Checkout, toy: dict[str, Any], tmp_path: Path
+) -> None:
+    study = hostile(checkout, toy, DO="kill-launcher", FLAG=str(tmp_path / "flag"))
+    program = checkout.folder / "engine" / "llama-batched-bench"
+    # A child in a session of its own, which no signal to the engine's group reaches.
+    dies = "kill -9 $PPID; sleep 60; }"
+    program.write_text(program.read_text().replace(dies, f"setsid sleep 7331 & {dies}"))
+    checkout.run("--config", study)
+    lines = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])]
+    left = lines.count(["sleep", "7331"])
+    assert not left or not groups_work()
+
+
+def test_a_state_that_lost_blocks_and_a_new_arm_leave_nothing_incomplete(
+    checkout: Checkout, toy: dict[str, Any]
+) -> None:
+    toy["blocks"] = {"cold": 2, "warm": 2}
+    checkout.run("--config", checkout.study(toy))
+    toy["blocks"] = {"cold": 1, "warm": 2}
+    toy["arms"].append({"name": "new", "build": "stub", "environment": {"STUB_SPEED": "3"}})
+    checkout.run("--config", checkout.study(toy))
+    assert checkout.table()["new"]["cold_runs_ok"] == "1"
+    assert checkout.table()["plain"]["cold_runs"] == "1"
 
 
 def test_what_refused_a_run_can_be_mended_and_the_run_made(

@@ -14,7 +14,7 @@ from coldbench.common.files import read_json
 from coldbench.records import Run
 from coldbench.study.schema import STATES
 
-_RECEIPT = ("model", "workload", "journal", "cells", "runs")
+_RECEIPT = ("model", "workload", "block", "journal", "cells", "runs")
 _UNTIL = ("model", "workload", "ended", "blocks")
 
 
@@ -46,6 +46,15 @@ def gather(results: Path, receipts: Iterable[Path], group_by: tuple[str, ...] = 
         for document in documents
         for entry in document["cells"]
     }
+    asked = {
+        (document["block"], entry["state"], entry["cell"])
+        for document in documents
+        for entry in document["cells"]
+    }
+    # A block that now has fewer cache states keeps the runs of the others, which do not count.
+    runs = [
+        run for run in runs if run.cell not in cells or (run.block, run.state, run.cell) in asked
+    ]
     last = {run.cell: run for run in runs}
     identity = [
         _identity_run(document["model"], entry, last, group_by)

@@ -43,6 +43,7 @@ _COLUMNS = [
     "reason",
     "latest",
     "busy",
+    "host",
     "metric",
     "value",
 ]
@@ -152,10 +153,10 @@ def tidy(runs: Sequence[Run], cells: Cells) -> pd.DataFrame:
     """Return one row a run and metric, of the plan's cells in the states cold and warm.
 
     Columns: model, workload, arm, state, block, pass, position, started, run, attempt, status,
-    reason, latest, busy, metric, value. A run has a row for every metric that any run of its
+    reason, latest, busy, host, metric, value. A run has a row for every metric that any run of its
     workload has; value is NaN where the run lacks it or is not ok. `latest` marks the last attempt
-    of a block's last pass, `busy` an ok run on a busy machine. Rows are sorted, whatever the
-    files' order.
+    of a block's last pass, `busy` an ok run on a busy machine, `host` tells machines apart. Rows
+    are sorted, whatever the files' order.
     """
     kept = [run for run in runs if run.cell in cells and run.state in STATES]
     figures = [values(run) for run in kept]
@@ -167,9 +168,11 @@ def tidy(runs: Sequence[Run], cells: Cells) -> pd.DataFrame:
         place = (cells[run.cell], run.state, run.block)
         latest[place] = max(latest.get(place, (0, 0)), (run.pass_, run.attempt))
     rows = []
+    hosts: dict[str, int] = {}
     for run, found in zip(kept, figures, strict=True):
         cell = cells[run.cell]
         last = latest[cell, run.state, run.block] == (run.pass_, run.attempt)
+        host = hosts.setdefault(str(sorted(run.host.items())), len(hosts))
         busy = run.status == "ok" and any(note.startswith(NOTE) for note in run.notes)
         rows += [
             (
@@ -185,6 +188,7 @@ def tidy(runs: Sequence[Run], cells: Cells) -> pd.DataFrame:
                 run.reason,
                 last,
                 busy,
+                host,
                 metric,
                 found.get(metric, math.nan),
             )
@@ -254,7 +258,8 @@ def pairs(
 
     One pair a block: of the latest pass that has both arms. Only such pairs are used if there
     are at least three or if no more can be had; otherwise every block in which both arms were
-    measured, in whatever pass, counts and the pairs are not interleaved.
+    measured, in whatever pass, counts and the pairs are not interleaved. Runs on two machines are
+    never a pair.
     """
     rows = frame[
         (frame["arm"].isin((treatment, control)))
@@ -265,21 +270,21 @@ def pairs(
         & frame["value"].notna()
     ]
     # Dictionaries: the joins of pandas take longer than all that is done with their result.
-    passes: dict[str, dict[tuple[int, int], float]] = {treatment: {}, control: {}}
-    columns = (rows[name].tolist() for name in ("arm", "block", "pass", "value"))
-    for arm, block, pass_, value in zip(*columns, strict=True):
-        passes[arm][block, pass_] = value
+    passes: dict[str, dict[tuple[int, int, int], float]] = {treatment: {}, control: {}}
+    columns = (rows[name].tolist() for name in ("arm", "block", "pass", "host", "value"))
+    for arm, block, pass_, host, value in zip(*columns, strict=True):
+        passes[arm][block, pass_, host] = value
     above, below = passes[treatment], passes[control]
     side_by_side = {
-        block: (above[block, pass_], below[block, pass_])
-        for block, pass_ in sorted(above.keys() & below.keys())
+        place[0]: (above[place], below[place]) for place in sorted(above.keys() & below.keys())
     }
     last_above, last_below = (
-        {block: value for (block, _), value in sorted(side.items())} for side in (above, below)
+        {(block, host): value for (block, _, host), value in sorted(side.items())}
+        for side in (above, below)
     )
     any_pass = {
-        block: (last_above[block], last_below[block])
-        for block in sorted(last_above.keys() & last_below.keys())
+        place[0]: (last_above[place], last_below[place])
+        for place in sorted(last_above.keys() & last_below.keys())
     }
     interleaved = len(side_by_side) >= FEWEST or len(side_by_side) == len(any_pass)
     chosen = side_by_side if interleaved else any_pass

@@ -153,6 +153,7 @@ def _carry_out(
         {
             "model": spec.model,
             "workload": spec.workload,
+            "block": block,
             "journal": str(journal.runs_path.relative_to(results)),
             "cells": [
                 {
@@ -210,8 +211,9 @@ def _run_all(
         while True:
             attempt = len(journal.attempts(run)) + 1
             record = bench.execute(run, slot.arm, slot.driven, attempt)
-            # Before it is recorded: a run beside which the model was replaced measured neither.
+            # Before it is recorded: a run that replaced its model or build measured neither.
             check_model(bench.model)
+            check_build(bench.builds[slot.arm.build])
             if quiet:
                 record = judged(record, quiet)
             journal.append(record)

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -113,6 +114,7 @@ def new_group(parents: list[Path], folder: str, version: int) -> Iterator[Path]:
     try:
         yield group
     finally:
+        _end_all(group)
         if not _removed(group):
             log.warning("%s: still in use, left behind; the next run removes it", group)
 
@@ -177,8 +179,16 @@ def _remove_leftovers(parent: Path) -> None:
     for group in parent.glob(f"{_PREFIX}*"):
         found = _OURS.fullmatch(group.name)
         if found and not psutil.pid_exists(int(found[1])):
+            _end_all(group)
             with suppress(OSError):
                 _remove(group)
+
+
+def _end_all(group: Path) -> None:
+    """End what is still in a group: a killed launcher could not, and it would disturb the next."""
+    for pid in _words(group / "cgroup.procs"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def _removed(group: Path) -> bool:

@@ -24,8 +24,8 @@ def conclude(
     """
     measured = gather(results, receipts, presentation.group_by)
     if faults := shortfalls(measured):
-        not_made = any(_NOT_MADE & end.faults.keys() for end in outcomes(measured.frame).values())
-        hint = "mend what refused them and run `snakemake --cores all --forcerun block`; "
+        not_made = any(run.status in _NOT_MADE for run in measured.present)
+        hint = "mend what refused them and run `snakemake --cores all --forcerun block identity`; "
         faults.append(f"{hint if not_made else ''}the tables are published in {results}")
         raise ColdbenchError("\n".join(faults))
     cells = {" ".join(cell): str(end) for cell, end in outcomes(measured.frame).items()}
