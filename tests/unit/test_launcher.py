@@ -178,9 +178,12 @@ def test_a_daemon_does_not_outlive_the_program(run: Run, tmp_path: Path) -> None
 
 
 CALLER = """
+import signal
 import sys
 from pathlib import Path
 from coldbench.measure.launcher import environment_for, launch
+# Started in the background by a shell without job control, it would ignore SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 launcher, folder, script = sys.argv[1:]
 done = launch(Path(launcher), ["/bin/sh", "-c", script], environment_for({}, Path(folder)),
               stdout=Path(folder, "out"), stderr=Path(folder, "err"),
