@@ -167,8 +167,10 @@ static void become(const struct options *options, pid_t launcher, int out, int e
             fail(report, "cgroup");
     if (options->cpus && set_affinity(options->cpus))
         fail(report, "cpus");
+    /* The system call: glibc hides two signals from signal(3), and its posix_spawn ignores them. */
+    const unsigned long by_default[8] = {0}; /* a struct sigaction of the kernel's, SIG_DFL */
     for (int number = 1; number < NSIG; number++)
-        signal(number, SIG_DFL);
+        syscall(SYS_rt_sigaction, number, by_default, NULL, sizeof(unsigned long));
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);

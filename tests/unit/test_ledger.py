@@ -196,8 +196,9 @@ def test_a_cold_gibibyte_is_a_gibibyte_by_both_routes(
     if way == "direct":  # which never fills the cache
         assert again.second_read_bytes == pytest.approx(size, rel=0.02)
     else:
-        assert known(again.read_bytes) < MIB
-        assert known(again.second_read_bytes) < MIB
+        # Some: a kernel that reclaims proactively (DAMON) may have put a few pages out already.
+        assert known(again.read_bytes) < 0.01 * size
+        assert known(again.second_read_bytes) < 0.01 * size
         # The group is gone, and its pages are not: the next arm starts from where this one ended.
         assert resident_bytes(gibibyte) == size
 

@@ -143,8 +143,9 @@ def _carry_out(
         wanted: dict[Key, Slot] = {(slot.state, plan(slot, 0).cell): slot for slot in slots}
         add_pass([wanted[key] for key in passes.unplanned(journal, wanted)])
         _run_all(bench, journal, wanted, title, quiet)
-        while quiet and passes.wants_repeat(journal, wanted, quiet.quiet_limits.repeats):
-            log.info("%s | disturbed: all of it is measured again", title)
+        repeats = quiet.quiet_limits.repeats if quiet and not quiet.only_warns else 0
+        while passes.wants_repeat(journal, wanted, repeats):
+            log.info("%s | spoilt: all of it is measured again", title)
             add_pass([*wanted.values()], f"/{journal.next_pass}")
             _run_all(bench, journal, wanted, title, quiet)
         _check_sources(prepared)
