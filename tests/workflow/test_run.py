@@ -69,7 +69,7 @@ def test_a_study_becomes_its_tables_and_then_there_is_nothing_to_do(
     path = checkout.folder / "config" / "studies" / "toy.yaml"
     path.write_text("# a comment\n" + path.read_text())
     planned = checkout.run("--config", study, "--dry-run")
-    assert jobs(planned) == {"all": 1, "matrix": 1, "outcome": 1, "total": 3}
+    assert jobs(planned) == {"all": 1, "matrix": 1, "outcome": 1, "provenance": 1, "total": 4}
     checkout.run("--config", study)
     assert checkout.records() == records
     assert "the toy" in (checkout.results / "toy" / "matrix.md").read_text()
