@@ -26,7 +26,6 @@ BAD = {
     "truncated_header.gguf": "has a cut-off header (150 bytes): incomplete download?",
 }
 GOOD = {
-    "big_vocab.gguf": ["(150,000 x string)", "general.name           toy"],
     "ok_v3.gguf": ["2 tensors, 540,928 bytes in 1 file(s)", "per_layer_token_embd.weight <- table"],
     "resumed_badly.gguf": ["note: resumed_badly.gguf: 4,096 bytes follow the last tensor"],
     "split_ok/toy-00001-of-00002.gguf": ["2 tensors, 541,120 bytes in 2 file(s)"],
@@ -61,6 +60,15 @@ def test_inspect_describes_a_good_model(name: str, capsys: pytest.CaptureFixture
     assert printed.err == ""
     for words in GOOD[name]:
         assert words in printed.out
+
+
+def test_inspect_finds_what_stands_after_a_large_vocabulary(
+    big_vocabulary: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["inspect", str(big_vocabulary)])
+    printed = capsys.readouterr().out
+    assert "(150,000 x string)" in printed
+    assert "general.name           toy" in printed
 
 
 def test_inspect_tells_shards_that_were_joined_with_cat(

@@ -3,7 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,30 +17,13 @@ from coldbench.measure.cgroup import (
     own_group,
 )
 from coldbench.measure.hierarchy import Hierarchy
-from coldbench.measure.launcher import Launched, environment_for, launch
-from coldbench.measure.native import launcher_program
+from coldbench.measure.launcher import Launched
 from coldbench.measure.pagecache import evict, resident_bytes
 from coldbench.measure.reads import disk_of
 
 MIB = 2**20
+RunIn = Callable[..., Launched]
 HERE = Path(__file__)
-
-
-@pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return launcher_program(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture
-def real() -> None:
-    """Skip where this machine lets nobody, or not us, limit memory."""
-    if memory_controller() is None:
-        pytest.skip("no cgroup memory controller on this machine")
-    try:
-        with own_group(64 * MIB, "probe", HERE):
-            pass
-    except ColdbenchError as error:
-        pytest.skip(str(error))
 
 
 def dead_pid() -> int:
@@ -51,19 +34,10 @@ def dead_pid() -> int:
 
 @pytest.mark.usefixtures("real")
 def test_a_program_over_its_budget_is_killed_and_the_group_says_so(
-    launcher: Path, tmp_path: Path
+    run_in: RunIn, tmp_path: Path
 ) -> None:
     with own_group(64 * MIB, "test", HERE) as group:
-        done = launch(
-            launcher,
-            [sys.executable, "-c", "held = bytearray(200 << 20)"],
-            environment_for({}, tmp_path),
-            stdout=tmp_path / "out",
-            stderr=tmp_path / "err",
-            time_limit_s=60,
-            output_limit_bytes=MIB,
-            group=group,
-        )
+        done = run_in(group, sys.executable, "-c", "held = bytearray(200 << 20)")
         kills, peak = group.oom_kills(), group.peak_bytes()
     assert (done.exit.ended, done.exit.signal) == ("signal", 9)
     assert kills is not None
@@ -73,18 +47,9 @@ def test_a_program_over_its_budget_is_killed_and_the_group_says_so(
 
 
 @pytest.mark.usefixtures("real")
-def test_a_program_within_its_budget_is_left_alone(launcher: Path, tmp_path: Path) -> None:
+def test_a_program_within_its_budget_is_left_alone(run_in: RunIn, tmp_path: Path) -> None:
     with own_group(64 * MIB, "test", HERE) as group:
-        done = launch(
-            launcher,
-            ["/bin/cat", "/proc/self/cgroup"],
-            environment_for({}, tmp_path),
-            stdout=tmp_path / "out",
-            stderr=tmp_path / "err",
-            time_limit_s=60,
-            output_limit_bytes=MIB,
-            group=group,
-        )
+        done = run_in(group, "/bin/cat", "/proc/self/cgroup")
         assert done.exit.code == 0
         assert group.oom_kills() == 0
     assert f"/coldbench-{os.getpid()}-test\n" in (tmp_path / "out").read_text()
@@ -116,40 +81,22 @@ def test_the_group_goes_also_after_an_error_and_a_killed_run() -> None:
 
 
 def test_a_group_that_cannot_be_joined_is_a_program_not_started(
-    launcher: Path, tmp_path: Path
+    run_in: RunIn, tmp_path: Path
 ) -> None:
-    done = launch(
-        launcher,
-        ["/bin/true"],
-        environment_for({}, tmp_path),
-        stdout=tmp_path / "out",
-        stderr=tmp_path / "err",
-        time_limit_s=60,
-        output_limit_bytes=MIB,
-        group=Group((tmp_path / "cgroup.procs",)),
-    )
+    done = run_in(Group((tmp_path / "cgroup.procs",)), "/bin/true")
     assert done.exit.ended == "not started"
     assert done.exit.detail == "cgroup: No such file or directory"
 
 
 @pytest.mark.usefixtures("real")
 def test_page_cache_that_fills_the_group_is_not_out_of_memory(
-    launcher: Path, tmp_path: Path
+    run_in: RunIn, tmp_path: Path
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(os.urandom(MIB) * 256)
     evict([path])
     with own_group(64 * MIB, "cache", path) as group:
-        done = launch(
-            launcher,
-            ["/bin/cat", str(path)],
-            environment_for({}, tmp_path),
-            stdout=Path("/dev/null"),
-            stderr=tmp_path / "err",
-            time_limit_s=60,
-            output_limit_bytes=MIB,
-            group=group,
-        )
+        done = run_in(group, "/bin/sh", "-c", f"cat {path} > /dev/null")
         assert done.exit.code == 0
         assert group.oom_kills() == 0
         peak = group.peak_bytes()
@@ -159,18 +106,9 @@ def test_page_cache_that_fills_the_group_is_not_out_of_memory(
 
 
 @pytest.mark.usefixtures("real")
-def test_a_budget_that_was_not_enforced_shows(launcher: Path, tmp_path: Path) -> None:
+def test_a_budget_that_was_not_enforced_shows(run_in: RunIn) -> None:
     def run(group: Group) -> None:
-        done = launch(
-            launcher,
-            ["/bin/true"],
-            environment_for({}, tmp_path),
-            stdout=tmp_path / "out",
-            stderr=tmp_path / "err",
-            time_limit_s=60,
-            output_limit_bytes=MIB,
-            group=group,
-        )
+        done = run_in(group, "/bin/true")
         assert done.exit.code == 0
 
     with own_group(64 * MIB, "test", HERE) as group:
@@ -191,18 +129,10 @@ def test_a_budget_that_was_not_enforced_shows(launcher: Path, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("real")
-def test_a_run_without_a_budget_has_a_group_without_a_limit(launcher: Path, tmp_path: Path) -> None:
+def test_a_run_without_a_budget_has_a_group_without_a_limit(run_in: RunIn) -> None:
+    script = "held = bytearray(200 << 20); held[::4096] = held[::4096]"
     with own_group(None, "free", HERE) as group:
-        done = launch(
-            launcher,
-            [sys.executable, "-c", "held = bytearray(200 << 20); held[::4096] = held[::4096]"],
-            environment_for({}, tmp_path),
-            stdout=tmp_path / "out",
-            stderr=tmp_path / "err",
-            time_limit_s=60,
-            output_limit_bytes=MIB,
-            group=group,
-        )
+        done = run_in(group, sys.executable, "-c", script)
         peak = group.peak_bytes()
     assert done.exit.code == 0
     assert peak is None or 200 * MIB <= peak < 260 * MIB
@@ -219,104 +149,6 @@ def test_where_no_group_can_be_made_a_run_without_a_budget_goes_on(
     with own_group(None, "test", HERE) as group:
         assert (group.procs, group.peak_bytes(), group.oom_kills()) == ((), None, None)
         assert group.route in {"device", None}
-
-
-# --- systemd-run: a stand-in for it that makes real groups, since no systemd runs here -----------
-
-STAND_IN = """#!/bin/sh
-echo "$*" >> {log}
-unit=run-$$.scope limit=
-while [ "$1" != -- ]; do
-    case $1 in
-    --unit=*) unit=${{1#*=}} ;;
-    MemoryMax=*) limit=${{1#*=}} ;;
-    esac
-    shift
-done
-shift
-mkdir {parent}/$unit
-[ -z "$limit" ] || echo $limit > {parent}/$unit/memory.limit_in_bytes
-echo $$ > {parent}/$unit/cgroup.procs
-exec "$@"
-"""
-
-
-@pytest.fixture
-def systemd_run(real: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Refuse groups of our own, and yield the log of the stand-in that is first on the PATH."""
-    machine = hierarchy.find_hierarchy()
-    if machine is None or machine.version != 1 or os.geteuid() != 0:
-        pytest.skip("the stand-in needs cgroup v1 and root")
-
-    def refuse(group: Path) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(group))
-
-    monkeypatch.setattr(hierarchy, "_make", refuse)
-    parent = machine.own / "coldbench-stand-in"
-    parent.mkdir()
-    program, record = tmp_path / "bin/systemd-run", tmp_path / "log"
-    program.parent.mkdir()
-    program.write_text(STAND_IN.format(log=record, parent=parent))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-    yield record
-    for scope in [*parent.iterdir(), parent]:
-        if scope.is_dir():
-            hierarchy._removed(scope)
-    assert not parent.exists()
-
-
-def test_systemd_makes_the_group_where_we_may_not(
-    systemd_run: Path, launcher: Path, tmp_path: Path
-) -> None:
-    def run(script: str) -> Launched:
-        return launch(
-            launcher,
-            [sys.executable, "-c", script],
-            environment_for({"TOLD": "two\nlines, 'quoted'"}, tmp_path / "home"),
-            stdout=tmp_path / "out",
-            stderr=tmp_path / "err",
-            time_limit_s=60,
-            output_limit_bytes=MIB,
-            group=group,
-        )
-
-    with own_group(64 * MIB, "scope", HERE) as group:
-        script = (
-            "import os\nprint(open('/proc/self/cgroup').read(), *os.environ.items(), sep='\\n')\n"
-        )
-        within = run(script)
-        said = (tmp_path / "out").read_text()
-        assert group.in_force() is True
-        over = run("held = bytearray(200 << 20)")
-        kills = group.oom_kills()
-    unit = f"coldbench-{os.getpid()}-scope.scope"
-    assert within.exit.code == 0
-    assert f"/{unit}\n" in said
-    assert str(("TOLD", "two\nlines, 'quoted'")) in said
-    expected = environment_for({"TOLD": "two\nlines, 'quoted'"}, tmp_path / "home")
-    assert said.count("('") == len(expected)
-    assert (over.exit.ended, over.exit.signal) == ("signal", 9)
-    assert kills == 1
-    holder, *launchers = systemd_run.read_text().splitlines()
-    limits = f"-p MemoryMax={64 * MIB} -p MemorySwapMax=0 -p IOAccounting=yes"
-    assert holder == f"--scope --quiet --collect --unit={unit} {limits} -- cat"
-    assert sum(line.startswith("--scope --quiet --collect -- ") for line in launchers) == 2
-
-
-@pytest.mark.usefixtures("systemd_run")
-def test_a_systemd_that_refuses_is_a_refusal_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "bin/systemd-run"
-    program.write_text("#!/bin/sh\necho Failed to connect to bus >&2\nexit 1\n")
-    expected = r"^budget: no .*: Permission denied; systemd-run: Failed to connect to bus\); run as"
-    with pytest.raises(ColdbenchError, match=expected), own_group(64 * MIB, "x", HERE):
-        pytest.fail("the body of a budget that does not hold was entered")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    refused = pytest.raises(ColdbenchError, match=r"no systemd-run on the PATH\); run as root")
-    with refused, own_group(64 * MIB, "x", HERE):
-        pytest.fail("the body of a budget that does not hold was entered")
 
 
 # --- version 2, which this suite cannot count on: its logic over a tree that looks like it -------

@@ -15,17 +15,11 @@ import psutil
 import pytest
 
 from coldbench.measure.launcher import ENVIRONMENT_BYTES, Launched, environment_for, launch
-from coldbench.measure.native import launcher_program
 from coldbench.measure.pagecache import evict
 
 MIB = 2**20
 Run = Callable[..., Launched]
 T = TypeVar("T")
-
-
-@pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return launcher_program(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from coldbench.common.compiler import find_compiler
 from coldbench.common.errors import ColdbenchError
 from coldbench.measure.cgroup import Group, own_group
 from coldbench.measure.launcher import Launched, environment_for, launch
-from coldbench.measure.native import launcher_program
 from coldbench.measure.pagecache import evict, filesystem, resident_bytes
 from coldbench.measure.reads import attributed, device_counter, disk_of
 from coldbench.records import Io
@@ -45,11 +44,6 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             [compiler, "-O1", "-Wall", "-Werror", source, "-o", folder / source.stem], check=True
         )
     return folder
-
-
-@pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return launcher_program(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture

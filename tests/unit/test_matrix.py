@@ -5,11 +5,9 @@ import numpy as np
 import pytest
 
 from coldbench.analysis.identity import IdentityCell
-from coldbench.analysis.stats import Ratio, Verdict
 from coldbench.analysis.summary import tidy
-from coldbench.analysis.verdicts import VerdictRow, verdicts
-from coldbench.publish.csv import comparisons_csv, drift_csv, matrix_csv
-from coldbench.publish.figures import interval, ratio, spread, unit_for, word
+from coldbench.analysis.verdicts import verdicts
+from coldbench.publish.csv import drift_csv, matrix_csv
 from coldbench.publish.markdown import markdown
 from coldbench.publish.matrix import Column, Figure, matrix
 from coldbench.study.specs import Claim
@@ -84,6 +82,10 @@ def grid(text, heading):
     part = text.split(f"{heading}\n", 1)[1]
     lines = [line for line in part.split("\n## ")[0].splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def records(text):
+    return list(csv.DictReader(io.StringIO(text)))
 
 
 # --- the whole document -------------------------------------------------------------------------
@@ -373,134 +375,3 @@ def test_labels_and_reasons_cannot_break_the_table_or_turn_into_markup():
     assert "## gemma: x \\* y\n" in text
     note = r"- [1] lazy, cold: 1 of 4 runs failed: said \`a\|b\` and \<b\>, see \_\_init\_\_ \[1\]"
     assert note in text
-
-
-# --- verdicts in words --------------------------------------------------------------------------
-
-
-def judged(status, metric="prompt_tps", value=2.0, **more):
-    verdict = Verdict(status, Ratio(value, value, value, 8), p=0.01, **more)
-    return VerdictRow(claim(metric=metric), verdict)
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        (judged("faster"), "faster"),
-        (judged("slower", "wall_s"), "slower"),
-        (judged("slower", "read_bytes", 2.0), "higher"),
-        (judged("faster", "peak_rss_bytes", 0.5), "lower"),
-        (judged("faster", "major_faults", 0.5), "lower"),
-        (judged("faster", "gathers"), "better"),
-        (judged("slower", "gathers"), "worse"),
-        (judged("equivalent", "read_bytes"), "equivalent"),
-        (judged("inconclusive"), "inconclusive"),
-        (VerdictRow(claim(), Verdict("not comparable")), "not comparable"),
-        (VerdictRow(claim(), judged("slower").verdict, control=True), "ALARM"),
-        (VerdictRow(claim(), judged("inconclusive").verdict, control=True), "no alarm"),
-        (VerdictRow(claim(), Verdict("inconclusive"), control=True), "too few blocks"),
-    ],
-)
-def test_a_verdict_is_said_in_the_words_of_its_metric(row, said):
-    assert word(row) == said
-
-
-def test_exploratory_verdicts_and_the_blocks_still_needed_stand_in_the_table():
-    runs = [
-        fabricated_run(arm, block, metrics={"prompt_tps": rate})
-        for arm, rates in {
-            "lazy": [105.0, 105.5, 104.8],
-            "eager": [100.0, 100.2, 100.1],
-            "noisy": [90.0, 108.0, 103.0],
-        }.items()
-        for block, rate in enumerate(rates, start=1)
-    ]
-    document = laid_out(runs, claims=[claim(), claim("noisy")], arms=("lazy", "eager", "noisy"))
-    header, _, *rows = grid(markdown(document), "## Comparisons")
-    lazy, noisy = (dict(zip(header, row, strict=True)) for row in rows)
-    assert (lazy["verdict"], lazy["needs"]) == ("faster (exploratory)", "")
-    assert (noisy["verdict"], noisy["notes"]) == ("inconclusive", "")
-    assert int(noisy["needs"]) > 3
-
-
-# --- numbers ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("metric", "largest", "values", "text"),
-    [
-        ("prompt_tps", 1732.4, (1732.4, 1690.2, 1755.0), "1,732 (1,690–1,755)"),
-        ("prompt_tps", 93.0, (93.04, 92.3, 93.5), "93.0 (92.3–93.5)"),
-        ("prompt_tps", 12.9, (12.84, 4.18, 12.9), "12.8 (4.2–12.9)"),
-        ("prompt_tps", 0.24, (0.2394, 0.2386, 0.24), "0.239 (0.239–0.240)"),
-        ("wall_s", 2.5, (2.5, 2.5, 2.5), "2.50"),
-        ("read_bytes", 649 * MIB, (649 * MIB, 649 * MIB, 649 * MIB), "649.0"),
-        ("read_bytes", 28.4 * 2**30, (2.16 * 2**30, 2 * 2**30, 28.4 * 2**30), "2.16 (2.00–28.40)"),
-        ("read_bytes", 649 * MIB, (4096, 0, 8192), "0.00391 (0–0.00781)"),
-        ("read_bytes", 0, (0, 0, 0), "0"),
-        ("major_faults", 9864, (9864, 2, 9866), "9,864 (2–9,866)"),
-        ("major_faults", 3, (2.5, 2, 3), "2.5 (2.0–3.0)"),
-        ("table_residency", 1.0, (0.002, 0.0015, 1.0), "0.2 (0.1–100.0)"),
-    ],
-)
-def test_figures_have_the_digits_a_reader_can_use(metric, largest, values, text):
-    assert spread(*values, unit_for(metric, largest)) == text
-
-
-def test_large_columns_are_in_gib_and_small_ones_in_mib():
-    assert unit_for("read_bytes", 28 * 2**30).name == "GiB"
-    assert unit_for("read_bytes", 649 * MIB).name == "MiB"
-
-
-def test_ratios_keep_three_digits_whatever_their_size():
-    assert [ratio(value) for value in (0.00037, 0.0374, 0.985, 2.708, 48.31, 731.2)] == [
-        "0.000370",
-        "0.0374",
-        "0.985",
-        "2.708",
-        "48.3",
-        "731",
-    ]
-    assert ratio(None) == "n/a"
-    assert interval(1e-30, 3e40, 1.0) == "1.0e-30–3.0e+40"
-    assert interval(None, None, 1.0) == "n/a"
-
-
-# --- CSV ----------------------------------------------------------------------------------------
-
-
-def records(text):
-    return list(csv.DictReader(io.StringIO(text)))
-
-
-def test_the_csv_has_one_row_an_arm_with_plain_numbers_in_base_units():
-    lazy, eager = records(matrix_csv(laid_out(study_runs())))
-    assert (lazy["model"], lazy["workload"], lazy["arm"]) == ("gemma", "pp512", "lazy")
-    assert (lazy["identity"], lazy["md5"]) == ("ok", "0a1b2c3d4e5f")
-    assert (lazy["cold_runs_ok"], lazy["cold_runs"]) == ("3", "3")
-    names = [f"cold_prompt_tps_{figure}" for figure in ("median", "min", "max", "n")]
-    assert [eager[name] for name in names] == ["1700", "1650", "1720", "3"]
-    assert lazy["cold_peak_rss_bytes_median"] == str(173 * MIB)
-    assert lazy["cold_table_residency_median"] == "0.01953125"
-    assert lazy["warm_read_bytes_median"] == "0"
-
-
-def test_tables_with_different_columns_share_one_csv_header():
-    runs = [
-        fabricated_run("lazy", 1, metrics={"prompt_tps": 5.0}),
-        fabricated_run("lazy", 1, workload="own", metrics={"gathers": 7.0}, state="warm"),
-    ]
-    document = laid_out(runs, arms=("lazy",), workloads={"pp512": "pp512", "own": "own"})
-    bench, own = records(matrix_csv(document))
-    assert (bench["cold_prompt_tps_median"], bench["warm_gathers_median"]) == ("5", "")
-    assert (own["cold_prompt_tps_median"], own["warm_gathers_median"]) == ("", "7")
-    assert (own["cold_runs"], own["warm_runs"]) == ("0", "1")
-
-
-def test_the_comparisons_csv_has_both_wordings_and_every_p_value():
-    document = laid_out(study_runs(), claims=[claim(metric="read_bytes")], aa_pairs=[])
-    (row,) = records(comparisons_csv(document))
-    assert (row["kind"], row["status"], row["verdict"]) == ("claim", "faster", "lower")
-    assert float(row["ratio"]) == pytest.approx(24 / 642, rel=1e-3)
-    assert 0 < float(row["p"]) == float(row["adjusted_p"]) < 1e-3
-    assert (row["sign_flip_p"], row["n"], row["margin"]) == ("", "3", "0.03")

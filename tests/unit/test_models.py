@@ -111,7 +111,7 @@ def test_a_table_of_the_users_choice_is_found_or_refused(cache: Path) -> None:
     source = {"path": str(DATA / "ok_v3.gguf")}
     assert prepare_model(model(source, "token_embd.weight"), cache)["table"]["bytes"] == 262_144
     assert "did you mean token_embd.weight" in error_of(model(source, "token_embd"), cache)
-    assert prepare_model(at(DATA / "big_vocab.gguf"), cache)["table"] is None
+    assert prepare_model(at(DATA / "zero_dim_2d.gguf"), cache)["table"] is None
 
 
 def test_a_file_is_read_in_full_only_once(

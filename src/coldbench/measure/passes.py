@@ -13,7 +13,7 @@ VOID_ATTEMPTS = 3
 """How often a run is made until one is not void; all attempts are kept and counted."""
 
 
-_TO_MEND = {"refused", "not cold", "not warm"}
+TO_MEND = {"refused", "not cold", "not warm"}
 """Outcomes that say nothing of the arm: whatever was in the way may be gone when a job begins."""
 
 
@@ -31,12 +31,12 @@ def latest(journal: Journal, keys: Iterable[Key]) -> list[PlannedRun]:
 def missing(journal: Journal, planned: PlannedRun) -> bool:
     """Return whether a job that begins has this run to make: it was not made, or not for good."""
     attempts = journal.attempts(planned)
-    return not attempts or attempts[-1].status in _TO_MEND or void(attempts)
+    return not attempts or attempts[-1].status in TO_MEND or void(attempts)
 
 
 def void(attempts: list[Run]) -> bool:
     """Return whether a run still wants another attempt; those to mend do not count against it."""
-    made = [run for run in attempts if run.status not in _TO_MEND]
+    made = [run for run in attempts if run.status not in TO_MEND]
     return attempts[-1].status == "void" and len(made) < VOID_ATTEMPTS
 
 

@@ -114,7 +114,7 @@ def _warnings(plan: Plan) -> list[str]:
         if blocks == ENOUGH:
             said.append(
                 f"{what} cannot afford one reversed pair: at {NOISE:.0%} noise a run a true 5% "
-                "effect is claimed in 78% of studies, with 8 blocks in 99%"
+                "effect is claimed in 80% of studies, with 8 blocks in 99%"
             )
     return said
 

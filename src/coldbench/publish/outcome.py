@@ -8,10 +8,8 @@ from coldbench.analysis.study import Measured, gather
 from coldbench.analysis.summary import outcomes
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.files import write_json
+from coldbench.measure.passes import TO_MEND
 from coldbench.study.specs import Presentation
-
-_NOT_MADE = {"refused", "not cold"}
-"""Nothing was started: such a run is made when its block is asked for again."""
 
 
 def conclude(
@@ -24,9 +22,9 @@ def conclude(
     """
     measured = gather(results, receipts, presentation.group_by)
     if faults := shortfalls(measured):
-        not_made = any(run.status in _NOT_MADE for run in measured.present)
-        hint = "mend what refused them and run `snakemake --cores all --forcerun block identity`; "
-        faults.append(f"{hint if not_made else ''}the tables are published in {results}")
+        to_mend = any(run.status in TO_MEND for run in measured.present)
+        hint = "mend what is in the way and run `snakemake --cores all --forcerun block identity`; "
+        faults.append(f"{hint if to_mend else ''}the tables are published in {results}")
         raise ColdbenchError("\n".join(faults))
     cells = {" ".join(cell): str(end) for cell, end in outcomes(measured.frame).items()}
     write_json(outcome, {"cells": cells})

@@ -176,7 +176,7 @@ def _opened(path: Path) -> Iterator[tuple[int, int]]:
             _fail(path, "is not a regular file")
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        if path.is_symlink() and isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError) and path.is_symlink():
             _fail(path, f"is a link to {os.path.realpath(path)}, which does not exist")
         _fail(path, f"cannot be read: {error.strerror}")
     try:
