@@ -19,9 +19,9 @@ from coldbench.publish.gate import FORBIDDEN, STATUSES, gate
 from coldbench.publish.sizing import sizing
 from coldbench.publish.stocktext import stocktaking
 from coldbench.sources.header import describe, read_model
+from coldbench.sources.inventory import take_stock
 from coldbench.sources.pincheck import check_study_pins
 from coldbench.sources.survey import survey
-from coldbench.sources.inventory import take_stock
 from coldbench.study.find import find_study
 from coldbench.study.plan import Plan
 from coldbench.study.schema import study_schema

@@ -16,7 +16,7 @@ from .server import HubServer
 
 STUDY = """\
 models:
-  made: {{source: {{standin: {{architecture: llama, body: 1MiB}}}}}}
+  made: {{source: {{standin: {{architecture: llama, body: 16MiB}}}}}}
   split: {{source: {{hf: {{repo: someone/toy, pattern: "big*"}}}}}}
   web: {{source: {{url: "{url}", sha256: {sha256}}}}}
   mine: {{source: {{path: "{path}"}}}}

@@ -8,10 +8,12 @@ import pytest
 from pydantic import ValidationError
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.common.files import write_json
 from coldbench.sources.builds import prepare_build
 from coldbench.sources.git import location, remote_refs, resolve, store
+from coldbench.sources.stamps import build_ref_stamp
+from coldbench.study.lock import LockedBuild, read_lock
 from coldbench.study.lock import Pins as LockEntry
-from coldbench.study.lock import read_lock
 from coldbench.study.reading import read_study
 from coldbench.study.schema import Build, GitRepository, GitSource, Pin
 from tests.unit.toy_repository import FILES, Repository, output, toy_repository
@@ -176,7 +178,7 @@ def test_a_submodule_from_a_strange_place_is_refused(
     (toy.folder / ".gitmodules").write_text(f'[submodule "s"]\n\tpath = sub\n\turl = "{url}"\n')
     toy.git("add", ".gitmodules")
     toy.git("commit", "--quiet", "-m", "submodule")
-    with pytest.raises(ColdbenchError, match="build b: .*submodule sub"):
+    with pytest.raises(ColdbenchError, match=r"build b: .*submodule sub"):
         prepare_build("b", build(toy.folder, "main"), tmp_path / "cache")
     assert not Path("/tmp/never").exists()
 
@@ -236,6 +238,34 @@ def test_the_lock_holds_what_a_branch_was(toy: Repository, tmp_path: Path) -> No
     record = prepare_build("b", build(toy.folder, "other"), cache, entry)
     assert output(record) == "10 2 3\n"
     assert read_lock(study).builds["b"].commit == toy.head()
+
+
+def test_a_job_runs_again_only_when_the_lock_says_another_commit(
+    toy: Repository, tmp_path: Path
+) -> None:
+    study, record, spec = tmp_path / "study.yaml", tmp_path / "b.json", build(toy.folder, "main")
+    entry = LockEntry(study, "builds", "b")
+
+    def stamp() -> str:
+        return build_ref_stamp(spec, entry, record)
+
+    def job() -> str:
+        given = stamp()
+        made = prepare_build("b", spec, tmp_path / "cache", entry)
+        write_json(record, made | {"ref_stamp": given})
+        return given
+
+    assert job() == stamp() == ""  # the job wrote the lock itself
+    toy.replace("main.c", "return 1", "return 10")
+    assert stamp() == ""
+    (tmp_path / "study.lock.yaml").unlink()
+    assert job() == stamp() == "unlocked"
+    assert read_lock(study).builds["b"].commit == toy.head()
+    other = toy.replace("main.c", "return 10", "return 11")
+    assert spec.source is not None
+    entry.write(LockedBuild(git=spec.source.git, commit=other))
+    assert job() == stamp() == other
+    assert build_ref_stamp(build(toy.folder, other), entry, record) == ""
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,8 @@ def _tier(entry: Surveyed) -> str | None:
     if match := _TIER.search(_stem(entry.name)):
         return match[1]
     kind = _map(entry).metadata.get(Keys.General.FILE_TYPE)
+    if not isinstance(kind, int):
+        return None
     try:
         return LlamaFileType(kind).name.removeprefix("MOSTLY_").removeprefix("ALL_")
     except ValueError:

@@ -58,8 +58,8 @@ def prepare_build(
     """Return the record of a build, made now or found in the cache.
 
     `entry` is the build's place in the study's lock file; without it a branch means what it is
-    now. `spec` is complete (`like` merged in; paths absolute or relative to the current folder). The
-    record is plain data: source, base_tree, patches with the tree hash after each, tree, cmake,
+    now. `spec` is complete (`like` merged in; paths absolute or relative to the current folder).
+    The record is plain data: source, base_tree, patches with the tree hash after each, tree, cmake,
     unused_cmake (flags that the source does not know), environment (the caller's variables that
     decide what compilers make), targets, compiler, cpu, tools, seconds (of configuring and
     compiling, when it was made), ccache counts, programs and libraries (path, sha256), content

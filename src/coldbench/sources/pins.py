@@ -71,9 +71,7 @@ def heads(pin: Pin) -> tuple[str, ...]:
     return () if pin.ref is None else head_name(pin.ref)
 
 
-def locked(
-    name: str, build: Build, entry: LockEntry, cache: Path, *, write: bool = True
-) -> Build:
+def locked(name: str, build: Build, entry: LockEntry, cache: Path, *, write: bool = True) -> Build:
     """Return a build with the full commit of its git ref; other builds as they are.
 
     The commit is the lock's, else today's, which is then written there (unless told not to: then

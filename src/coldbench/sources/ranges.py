@@ -1,7 +1,7 @@
 """A file of the hub, read by ranges: the header of a model without its weights.
 
-RFC 9110, section 14: a server may ignore a Range request and send the whole file. Then nothing of it
-is read, unless the whole file is what was wanted.
+RFC 9110, section 14: a server may ignore a Range request and send the whole file. Then nothing of
+it is read, unless the whole file is what was wanted.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import httpx2
-from huggingface_hub.utils import hf_raise_for_status
+from huggingface_hub.utils._http import hf_raise_for_status
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.sources.download import ATTEMPTS, WAIT_S
@@ -21,6 +21,7 @@ MOST_BYTES = 1 << 19
 
 _NEAR_BYTES = 4096
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
+_LASTING = (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol)
 _TRY_AGAIN = frozenset({408, 500, 502, 503, 504})
 
 
@@ -52,7 +53,7 @@ class RemoteFile:
             try:
                 body = self._fetch(offset, count, last)
             except httpx2.TransportError as error:
-                if last or isinstance(error, httpx2.LocalProtocolError | httpx2.UnsupportedProtocol):
+                if last or isinstance(error, _LASTING):
                     raise
                 continue
             if len(body) >= least:
@@ -105,7 +106,7 @@ class RemoteFile:
                         f"{self.size:,} bytes; fetch the file and name it on this machine"
                     )
             case 416:
-                raise self._error("is shorter on the server than listed; run the same command again")
+                raise self._error("is shorter on the server than listed; run the command again")
             case _:
                 hf_raise_for_status(response)
                 raise self._error(f"the server answers {response.status_code}; try again later")

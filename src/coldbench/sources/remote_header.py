@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Self
 
 import httpx2
-from huggingface_hub import constants, hf_hub_url
-from huggingface_hub.utils import build_hf_headers
+from huggingface_hub import constants, get_token, hf_hub_url
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.sources.download import TIMEOUT_S
@@ -45,7 +44,8 @@ class Repository:
         self._asked, self._folder = asked, Path(asked.repo)
         self.commit, files = listing(asked)
         self._sizes = {self._folder / name: file.size for name, file in files.items()}
-        self._headers = build_hf_headers(library_name="coldbench")
+        token = get_token()
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._client = httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S)
         self._pool = ThreadPoolExecutor(CONNECTIONS)
         self._arrays = StringArrays()
@@ -93,9 +93,7 @@ class Repository:
         if path not in self._sizes:
             raise ColdbenchError(f"{path}: the repository has no such file at {self.commit}")
         name = path.relative_to(self._folder).as_posix()
-        url = hf_hub_url(
-            self._asked.repo, name, revision=self.commit, endpoint=constants.ENDPOINT
-        )
+        url = hf_hub_url(self._asked.repo, name, revision=self.commit, endpoint=constants.ENDPOINT)
         file = RemoteFile(path, self._sizes[path], url, self._headers, self._client)
         self._read[path] = file
         with telling(self._asked, name):

@@ -15,7 +15,7 @@ KINDS: dict[Kind, str] = {
     "conflict": "does not merge",
     "contained": "is in another pin or in the base already",
     "diverged": "drags in commits of another line of work",
-    "moved": "its pull request or branch is no longer there",
+    "moved": "the head of its pull request or branch is another commit now",
     "orphaned": "no branch, tag or pull request has it any more",
     "unavailable": "could not be checked",
     "does not compile": "merges cleanly but does not compile",
@@ -92,5 +92,5 @@ class Case:
         return location(pin.url) if pin.url else self.place
 
     def count(self, commit: str, without: str) -> int:
-        """Return how many commits `commit` has in its past, itself among them, that another lacks."""
+        """Return how many commits up to `commit` are not in the past of `without`."""
         return int(self.where.read("rev-list", "--count", commit, "--not", without) or 0)

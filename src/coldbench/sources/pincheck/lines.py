@@ -30,6 +30,7 @@ def repositories(case: Case) -> None:
             kind: Kind = "orphaned" if case.home(pin) in case.refs else "unavailable"
             case.found(kind, (number,), f"{case.called(number)}: {error}; pin another commit")
 
+
 def moved_base(case: Case, ref: str | None) -> None:
     """Look where the ref of a base that is given by commit stands now."""
     if ref is None or FULL_COMMIT.fullmatch(ref) or case.place not in case.refs:
@@ -49,9 +50,7 @@ def standing(case: Case) -> None:
             continue
         _moved(case, number, pin, refs)
         inside = f"refs/from/{folder_key(case.home(pin))}"
-        branches = case.where.read(
-            "for-each-ref", "--contains", pin.commit, "--count=1", inside
-        )
+        branches = case.where.read("for-each-ref", "--contains", pin.commit, "--count=1", inside)
         if not branches and pin.commit not in refs.values():
             case.orphans.add(number)
             case.found(
@@ -62,6 +61,7 @@ def standing(case: Case) -> None:
                 f"there{'' if pin.pull else ' (if a pull request has it, name that: pull)'}; "
                 "pin a commit that is in one, or keep it in a repository of your own",
             )
+
 
 def _moved(case: Case, number: int, pin: Pin, refs: dict[str, str]) -> None:
     names = heads(pin)
@@ -75,7 +75,7 @@ def _moved(case: Case, number: int, pin: Pin, refs: dict[str, str]) -> None:
         head = found[0]
         count = case.count(head, pin.commit)
         on = case.where.contains(head, pin.commit)
-        how = f"moved on by {count} commits" if on else "was pushed over: the pin is not in it"
+        how = f"moved on by {_commits(count)}" if on else "was pushed over: the pin is not in it"
         case.found(
             "moved",
             (number,),
@@ -83,11 +83,14 @@ def _moved(case: Case, number: int, pin: Pin, refs: dict[str, str]) -> None:
             "then pin that",
         )
 
+
 def contained(case: Case) -> None:
     """Find pins in the past of the base or of another pin."""
     for number, pin in case.usable.items():
         if case.where.contains(case.base, pin.commit):
-            case.found("contained", (number,), f"{case.called(number)}: the base has it; out")
+            case.found(
+                "contained", (number,), f"{case.called(number)}: the base has it; take it out"
+            )
             continue
         for other, outer in case.usable.items():
             same = outer.commit == pin.commit
@@ -101,6 +104,7 @@ def contained(case: Case) -> None:
                     f"{'is the same commit' if same else 'has it in its past'}; take out "
                     f"{case.called(number)}",
                 )
+
 
 def diverged(case: Case) -> None:
     """Find pins that bring commits of another line of work, which the base does not have."""
@@ -126,9 +130,10 @@ def diverged(case: Case) -> None:
                 case.found(
                     "diverged",
                     (one, two),
-                    f"{case.called(one)} and {case.called(two)}: both bring {count} commits up "
+                    f"{case.called(one)} and {case.called(two)}: both bring {_commits(count)} up "
                     f"to {common[:12]} that are not in the base; rebase them onto the base",
                 )
+
 
 def _dragged(case: Case, pin: Pin) -> str | None:
     """Return what a pin brings of branches and tags that do not have it."""
@@ -151,9 +156,7 @@ def _dragged(case: Case, pin: Pin) -> str | None:
     alien = [commit for commit in brought if commit not in set(kept)]
     if not alien:
         return None
-    shown = case.where.read(
-        "for-each-ref", "--contains", alien[0], "--format=%(refname)", *inside
-    )
+    shown = case.where.read("for-each-ref", "--contains", alien[0], "--format=%(refname)", *inside)
     line = next(name for name in shown.splitlines() if name in others)
     fork = case.where.read("merge-base", case.base, alien[0])
     return (
@@ -162,6 +165,11 @@ def _dragged(case: Case, pin: Pin) -> str | None:
         f"{fork[:12] or 'no common commit'}; rebase it onto the base, or take a base that has "
         "them"
     )
+
+
+def _commits(count: int) -> str:
+    return "1 commit" if count == 1 else f"{count} commits"
+
 
 def _listed(case: Case, given: str) -> list[str]:
     shown = case.where.git("rev-list", "--topo-order", "--stdin", given=f"{given}\n".encode())

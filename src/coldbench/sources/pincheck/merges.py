@@ -7,7 +7,9 @@ from coldbench.sources.pins import Merge, diffstat, merge_commits, totals
 def merge_all(case: Case) -> None:
     """Find all conflicts, pins that change nothing, and the stack that merges."""
     base = case.base
-    alone = {number: merge_commits(case.where, base, pin.commit) for number, pin in case.usable.items()}
+    alone = {
+        number: merge_commits(case.where, base, pin.commit) for number, pin in case.usable.items()
+    }
     for number, merge in alone.items():
         if merge.commit is None:
             case.found(
@@ -25,6 +27,7 @@ def merge_all(case: Case) -> None:
             )
     clashing = _pairs(case, alone)
     _in_order(case, alone, clashing)
+
 
 def _pairs(case: Case, alone: dict[int, Merge]) -> set[tuple[int, int]]:
     clashing = set()
@@ -51,6 +54,7 @@ def _pairs(case: Case, alone: dict[int, Merge]) -> set[tuple[int, int]]:
                 )
     return clashing
 
+
 def _repeats(case: Case, alone: dict[int, Merge], one: int, two: int, both: str) -> bool:
     """Tell whether pin two brings nothing new after pin one, without being in its past."""
     first, second = alone[one].commit, alone[two].commit
@@ -60,8 +64,10 @@ def _repeats(case: Case, alone: dict[int, Merge], one: int, two: int, both: str)
         return False
     return _same(case, both, first)
 
+
 def _same(case: Case, one: str, two: str) -> bool:
     return case.where.tree(one) == case.where.tree(two)
+
 
 def _in_order(case: Case, alone: dict[int, Merge], clashing: set[tuple[int, int]]) -> None:
     """Merge pin after pin; one that does not merge is left out for those that follow."""
@@ -103,5 +109,3 @@ def _in_order(case: Case, alone: dict[int, Merge], clashing: set[tuple[int, int]
 
 def _files(merge: Merge) -> str:
     return ", ".join(map(str, merge.conflicts))
-
-
