@@ -8,14 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coldbench.common.errors import ColdbenchError, machine_fault
+from coldbench.common.folders import cache_folder
 from coldbench.drivers.registry import check_study
 from coldbench.measure.certificate import make_cold
 from coldbench.measure.doctor import examine
 from coldbench.measure.residency import model_files, resident_files, resident_tensors
-from coldbench.publish import cachetext
+from coldbench.publish import cachetext, pinstext
 from coldbench.publish.forecast import forecast
 from coldbench.publish.gate import FORBIDDEN, STATUSES, gate
+from coldbench.publish.sizing import sizing
+from coldbench.publish.stocktext import stocktaking
 from coldbench.sources.header import describe, read_model
+from coldbench.sources.inventory import take_stock
+from coldbench.sources.pincheck import check_study_pins
+from coldbench.sources.survey import survey
 from coldbench.study.find import find_study
 from coldbench.study.plan import Plan
 from coldbench.study.schema import study_schema
@@ -39,6 +45,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="VERDICT",
         help=f"any of {', '.join(STATUSES)} (default: {', '.join(FORBIDDEN)})",
     )
+    sized = commands.add_parser("sizing", help="print models' sizes, tables and lazy tensors")
+    sized.add_argument(
+        "targets",
+        nargs="+",
+        metavar="TARGET",
+        help="a hub's repository OWNER/NAME[@REVISION], whose headers are read without a download; "
+        "or files and folders",
+    )
+    sized.add_argument("--pattern", default="*", help="a glob on names of GGUF files (default: *)")
+    stock = commands.add_parser("models", help="list which of a study's models are here")
+    stock.add_argument("study", help="a study's name in config/studies, or its path")
     evict = commands.add_parser("evict", help="put files out of the page cache, with proof")
     evict.add_argument("files", nargs="+", metavar="FILE", help="of a split model, the first shard")
     residency = commands.add_parser("residency", help="print what of a file is in the page cache")
@@ -46,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     residency.add_argument("--tensors", action="store_true", help="by tensor (GGUF only)")
     doctor = commands.add_parser("doctor", help="tell what can be certified; exit 1 if not cold")
     doctor.add_argument("place", nargs="?", default=".", help="a model or its folder (default: .)")
+    pins = commands.add_parser("pins", help="tell all that is wrong with pins; exit 1 if any is")
+    pins.add_argument("study", help="a study's name in config/studies, or its path")
+    pins.add_argument("--build", action="store_true", help="also compile what merges")
     commands.add_parser("schema", help="print the JSON schema of study files, for editors")
     given = parser.parse_args(arguments)
     try:
@@ -60,6 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 if offending := gate(Path(given.results), given.forbid):
                     print("\n".join(offending), flush=True)
                     sys.exit(1)
+            case "sizing":
+                found_models = survey(given.targets, given.pattern)
+                print(sizing(found_models), flush=True)
+                if any(model.fault for model in found_models.models):
+                    sys.exit(1)
+            case "models":
+                study = Plan(find_study(given.study, Path.cwd()))
+                print(stocktaking(take_stock(study, cache_folder())))
             case "evict":
                 for name in given.files:
                     print(cachetext.evicted(make_cold(model_files(Path(name)))))
@@ -71,6 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 found = examine(Path(given.place))
                 print(cachetext.checkup(found), flush=True)
                 if not found.cold:
+                    sys.exit(1)
+            case "pins":
+                study = Plan(find_study(given.study, Path.cwd()))
+                stacks = check_study_pins(study, cache_folder(), compiling=given.build)
+                print("\n\n".join(map(pinstext.preflight, stacks)) or "No build has pins.")
+                if any(one.findings for one in stacks):
                     sys.exit(1)
             case "schema":
                 print(json.dumps(study_schema(), indent=2))

@@ -121,7 +121,7 @@ def test_a_file_is_read_in_full_only_once(
     first = prepare_model(at(path), cache)
     with monkeypatch.context() as patched:
         # Hashing again would now fail.
-        patched.delattr("coldbench.sources.models.file_sha256")
+        patched.delattr("coldbench.sources.hashes.file_sha256")
         assert prepare_model(at(path), cache) == first
     with path.open("r+b") as stream:
         stream.seek(-1, os.SEEK_END)

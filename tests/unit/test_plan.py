@@ -275,6 +275,8 @@ def test_settings_are_strict(tmp_path: Path) -> None:
 def test_the_committed_studies_expand() -> None:
     root = Path(__file__).parents[2]
     for path in sorted((root / "config" / "studies").glob("*.yaml")):
+        if path.name.endswith(".lock.yaml"):
+            continue
         assert Plan(path).arms
 
 

@@ -96,7 +96,7 @@ def test_two_arms_of_one_name_are_refused(tmp_path: Path) -> None:
         (
             "{path: toy.gguf}",
             "{path: a, pypi: b==1}",
-            "exactly one of the keys standin, pypi, path",
+            "exactly one of the keys standin, pypi, hf, url, path",
         ),
         ("(\\d+)", "(\\d+", "not a regular expression"),
         ("name: one", "name: ../one", "study.yaml:8: arms.0.name:"),

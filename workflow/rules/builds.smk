@@ -13,6 +13,8 @@ rule build:
     params:
         spec=build_spec,
         stamp=build_stamp,
+        ref_stamp=build_ref_stamp,
+        study=str(PLAN.path),
     message:
         "build {wildcards.build}"
     script:

@@ -16,6 +16,7 @@ from coldbench.common.errors import ColdbenchError
 from coldbench.common.locks import keep_alone
 from coldbench.drivers.registry import check_study
 from coldbench.sources import stamps
+from coldbench.study.lock import Pins
 from coldbench.study.settings import open_study
 
 try:
@@ -48,7 +49,9 @@ def model_spec(wildcards):
 
 
 def model_stamp(wildcards):
-    return stamps.model_stamp(PLAN.models[wildcards.model])
+    name = wildcards.model
+    record = Path(RESULTS, "models", f"{name}.json")
+    return stamps.model_stamp(PLAN.models[name], Pins(PLAN.path, "models", name), record)
 
 
 def build_spec(wildcards):
@@ -57,6 +60,12 @@ def build_spec(wildcards):
 
 def build_stamp(wildcards):
     return stamps.build_stamp(PLAN.builds[wildcards.build])
+
+
+def build_ref_stamp(wildcards):
+    name = wildcards.build
+    record = Path(RESULTS, "builds", f"{name}.json")
+    return stamps.build_ref_stamp(PLAN.builds[name], Pins(PLAN.path, "builds", name), record)
 
 
 def block_spec(wildcards):

@@ -11,6 +11,7 @@ rule model:
     params:
         spec=model_spec,
         stamp=model_stamp,
+        study=str(PLAN.path),
     message:
         "model {wildcards.model}"
     script:

@@ -29,10 +29,13 @@ def cache_folder() -> Path:
     return (expanded(base) / "coldbench").resolve()
 
 
-def need_space(folder: Path, need_bytes: int, purpose: str) -> None:
+def need_space(
+    folder: Path, need_bytes: int, purpose: str, variable: str = "COLDBENCH_CACHE"
+) -> None:
     """Refuse to begin what the disk cannot hold.
 
-    `folder` need not exist yet. Raises ColdbenchError naming the folder and both sizes.
+    `folder` need not exist yet; `variable` is the environment variable that moves it. Raises
+    ColdbenchError naming the folder and both sizes.
     """
     existing = folder
     while not existing.exists():
@@ -41,7 +44,7 @@ def need_space(folder: Path, need_bytes: int, purpose: str) -> None:
     if free < need_bytes:
         raise ColdbenchError(
             f"{folder}: {purpose} needs {_amount(need_bytes)} of disk, {_amount(free)} are free; "
-            "free some or set COLDBENCH_CACHE to another disk"
+            f"free some or set {variable} to another disk"
         )
 
 

@@ -6,16 +6,21 @@ from tabulate import tabulate
 
 from coldbench.analysis.stats import CLEAR, ENOUGH, FEWEST, blocks_for
 from coldbench.sources.standin import size_of
+from coldbench.sources.url import plain_address
+from coldbench.study.lock import read_lock
 from coldbench.study.plan import Plan
 from coldbench.study.schema import (
     BinariesSource,
     Build,
     FolderSource,
+    GitSource,
+    HubSource,
     Model,
     PathSource,
     PypiFileSource,
     SdistSource,
     StandInSource,
+    UrlSource,
 )
 from coldbench.study.specs import Arm
 
@@ -41,7 +46,13 @@ def forecast(plan: Plan) -> str:
     states = sum(count > 0 for count in (counts.cold, counts.warm))
     cold, warm = (lanes * len(plan.arms) * count for count in (counts.cold, counts.warm))
     identity = _identity_runs(plan)
-    sizes = {name: _model_bytes(model) for name, model in plan.models.items()}
+    locked = read_lock(plan.path).models
+    sizes = {
+        name: sum(file.size for file in locked[name].files)
+        if name in locked and isinstance(model.source, HubSource)
+        else _model_bytes(model)
+        for name, model in plan.models.items()
+    }
     compiled = [b for b in plan.builds.values() if not isinstance(b.source, BinariesSource)]
     trees = len({(str(build.source), str(build.cmake)) for build in compiled})
     made = [
@@ -161,10 +172,17 @@ def _model(model: Model) -> str:
             return f"{file} of {pypi}"
         case PathSource(path=path):
             return path
+        case UrlSource(url=url):
+            return plain_address(url)
+        case HubSource(hf=asked):
+            return f"{asked.file or asked.pattern} of {asked.repo} at {asked.revision}"
 
 
 def _build(build: Build) -> str:
     match build.source:
+        case GitSource(git=source):
+            pins = [f"{len(build.pins)} pins"] if build.pins else []
+            return " + ".join([f"{source.url} at {source.ref}", *pins, *(build.patches or ())])
         case (
             SdistSource(pypi=origin) | FolderSource(folder=origin) | BinariesSource(binaries=origin)
         ):

@@ -34,9 +34,17 @@ from coldbench.sources.compile import (
     tool_versions,
 )
 from coldbench.sources.content import checkout_commit, folder_entries, sdist_entries
+from coldbench.sources.pins import Stack, locked, stack
 from coldbench.sources.pypi import download_sdist
 from coldbench.sources.tree import Patch, Tree
-from coldbench.study.schema import BinariesSource, Build, FolderSource, SdistSource
+from coldbench.study.lock import Pins as LockEntry
+from coldbench.study.schema import (
+    BinariesSource,
+    Build,
+    FolderSource,
+    GitSource,
+    SdistSource,
+)
 
 __all__ = ["check_build", "prepare_build"]
 
@@ -44,11 +52,14 @@ _SPACE_PER_SDIST_BYTE = 8
 _OFF = {"OFF", "0", "NO", "N", "FALSE"}
 
 
-def prepare_build(name: str, spec: Build, cache: Path) -> dict[str, Any]:
+def prepare_build(
+    name: str, spec: Build, cache: Path, entry: LockEntry | None = None
+) -> dict[str, Any]:
     """Return the record of a build, made now or found in the cache.
 
-    `spec` is complete (`like` merged in; paths absolute or relative to the current folder). The
-    record is plain data: source, base_tree, patches with the tree hash after each, tree, cmake,
+    `entry` is the build's place in the study's lock file; without it a branch means what it is
+    now. `spec` is complete (`like` merged in; paths absolute or relative to the current folder).
+    The record is plain data: source, base_tree, patches with the tree hash after each, tree, cmake,
     unused_cmake (flags that the source does not know), environment (the caller's variables that
     decide what compilers make), targets, compiler, cpu, tools, seconds (of configuring and
     compiling, when it was made), ccache counts, programs and libraries (path, sha256), content
@@ -56,6 +67,8 @@ def prepare_build(name: str, spec: Build, cache: Path) -> dict[str, Any]:
     Raises ColdbenchError naming the build, what failed and the log.
     """
     try:
+        if entry is not None:
+            spec = locked(name, spec, entry, cache)
         if isinstance(spec.source, BinariesSource):
             return ready_build(name, spec.source, cache)
         if spec.source is None:
@@ -111,7 +124,7 @@ class _Recipe:
 
 
 def _compiled_build(
-    name: str, spec: Build, source: SdistSource | FolderSource, cache: Path
+    name: str, spec: Build, source: SdistSource | GitSource | FolderSource, cache: Path
 ) -> dict[str, Any]:
     if not spec.targets:
         raise ColdbenchError(f"build {name}: names no targets; list the programs to build")
@@ -124,25 +137,34 @@ def _compiled_build(
         environment=deciding_environment(),
         cpu=_cpu(cmake),
     )
-    if isinstance(source, SdistSource):
-        family = {"package": source.pypi.partition("==")[0], "subfolder": source.subfolder}
-    else:
-        family = {"folder": os.path.realpath(expanded(source.folder))}
-    if isinstance(source, SdistSource):
-        facts = source.model_dump()
-        key = recipe.key(_identity(facts))
-        if found := present(cache, key, facts):
-            return found
+    match source:
+        case SdistSource():
+            family = {"package": source.pypi.partition("==")[0], "subfolder": source.subfolder}
+            facts = source.model_dump()
+            key = recipe.key(_identity(facts))
+        case GitSource():
+            merged = _stack(name, source, spec, cache)
+            facts = merged.facts
+            family = {"git": facts["git"]}
+            # The content decides, not how it came to be.
+            key = recipe.key({"git_tree": merged.tree})
+        case FolderSource():
+            family = {"folder": os.path.realpath(expanded(source.folder))}
+    if not isinstance(source, FolderSource) and (found := present(cache, key, facts)):
+        return found
     trees = cache / "trees"
     folder = trees / folder_key(recipe.family(family))
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(trees / f".{folder.name}.lock"), machine(alone=False, purpose=f"build {name}"):
         tree = Tree(folder)
-        if isinstance(source, SdistSource):
-            base = tree.known(source.sha256) or _import_sdist(tree, source, cache)
-        else:
-            base, facts = _import_folder(name, tree, Path(family["folder"]))
-            key = recipe.key(_identity(facts))
+        match source:
+            case SdistSource():
+                base = tree.known(source.sha256) or _import_sdist(tree, source, cache)
+            case GitSource():
+                base = tree.known(merged.name) or _import_stack(name, tree, merged)
+            case FolderSource():
+                base, facts = _import_folder(name, tree, Path(family["folder"]))
+                key = recipe.key(_identity(facts))
         if found := present(cache, key, facts):  # by another job, while this one waited
             return found
         return _compile(name, recipe, tree, folder, base, facts, key, cache)
@@ -158,6 +180,20 @@ def _import_sdist(tree: Tree, source: SdistSource, cache: Path) -> str:
     need = _SPACE_PER_SDIST_BYTE * archive.stat().st_size
     need_space(cache, need, f"building {source.pypi}")
     return tree.add(source.sha256, sdist_entries(archive, source.subfolder))
+
+
+def _stack(name: str, source: GitSource, spec: Build, cache: Path) -> Stack:
+    try:
+        return stack(source.git, spec.pins or (), cache)
+    except ColdbenchError as error:
+        raise ColdbenchError(f"build {name}: {error}") from None
+
+
+def _import_stack(name: str, tree: Tree, merged: Stack) -> str:
+    try:
+        return tree.add(merged.name, merged.content.entries())
+    except ColdbenchError as error:
+        raise ColdbenchError(f"build {name}: {merged.facts['git']}: {error}") from None
 
 
 def _import_folder(name: str, tree: Tree, folder: Path) -> tuple[str, dict[str, Any]]:
@@ -179,7 +215,7 @@ def _compile(
     key: str,
     cache: Path,
 ) -> dict[str, Any]:
-    label = str(facts.get("pypi") or facts["folder"])
+    label = str(facts.get("pypi") or facts.get("git") or facts["folder"])
     commit = facts["commit"] or f"tree {base}"
     after = tree.patched(base, recipe.patches, build=name, source=f"{label} ({commit})")
     final = after[-1] if after else base

@@ -82,7 +82,7 @@ def _member(archive: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, path: 
     if member.name.startswith("/") or ".." in member.name.split("/"):
         raise ColdbenchError(f"{archive}: member {member.name} leads out of the archive; refused")
     if member.issym():
-        if _leads_out(path, member.linkname):
+        if leads_out(path, member.linkname):
             raise ColdbenchError(
                 f"{archive}: link {member.name} -> {member.linkname} leads out of the source; "
                 "refused"
@@ -97,7 +97,8 @@ def _member(archive: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, path: 
     return Entry(path, "100755" if member.mode & 0o111 else "100644", size, stream)
 
 
-def _leads_out(path: str, target: str) -> bool:
+def leads_out(path: str, target: str) -> bool:
+    """Tell whether a symbolic link at the relative `path` points out of its source."""
     joined = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
     return posixpath.isabs(joined) or joined.split("/")[0] == ".."
 
@@ -189,7 +190,7 @@ def _file(folder: Path, path: str) -> Entry | None:
         return None
     if stat.S_ISLNK(status.st_mode):
         target = os.readlink(whole)
-        if not _leads_out(path, target):
+        if not leads_out(path, target):
             return _link(path, target)
         if not whole.is_file():
             log.info("%s: left out, since it links to %s outside of the source", whole, target)

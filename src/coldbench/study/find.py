@@ -25,7 +25,9 @@ def find_study(name_or_path: object, root: Path) -> Path:
     folder = root / "config" / "studies"
     path = folder / f"{name_or_path}.yaml"
     if not path.is_file():
-        known = sorted(file.stem for file in folder.glob("*.yaml"))
+        known = sorted(
+            file.stem for file in folder.glob("*.yaml") if not file.name.endswith(".lock.yaml")
+        )
         close = difflib.get_close_matches(name_or_path, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
         raise ColdbenchError(f"{path}: no such study; {hint}")

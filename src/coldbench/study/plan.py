@@ -305,6 +305,8 @@ class Plan:
         if merged.source is None:
             raise self._fail(place, "needs a source (or `like`)")
         ready = hasattr(merged.source, "binaries")
+        if merged.pins and not hasattr(merged.source, "git"):
+            raise self._fail((*place, "pins"), "need a git source to be merged onto")
         if ready and (merged.patches or merged.cmake or merged.targets):
             raise self._fail(place, "ready binaries take no patches, cmake or targets")
         if not ready and not merged.targets:

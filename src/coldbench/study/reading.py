@@ -8,7 +8,7 @@ decides what a key wants.
 import difflib
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
@@ -21,6 +21,8 @@ from coldbench.study.schema import StudyFile
 MOST_VALUES = 200_000
 """More than any study needs: what a few lines of nested aliases expand to is refused."""
 
+Kind = TypeVar("Kind", bound=BaseModel)
+
 Place = tuple[str | int, ...]
 """Where a value stands in the file: keys and list indices from the top."""
 
@@ -30,12 +32,17 @@ def read_study(path: Path) -> StudyFile:
 
     Raises ColdbenchError with one line a fault (file, line, key and the mend), all faults at once.
     """
+    return read_strictly(path, StudyFile)
+
+
+def read_strictly(path: Path, kind: type[Kind]) -> Kind:
+    """Read and validate a YAML file of another kind as strictly as a study file."""
     data, lines = _load(path)
     try:
-        return StudyFile.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
         faults = [
-            f"{path}:{_line(lines, _place(fault['loc'], data))}: {_explain(fault, data)}"
+            f"{path}:{_line(lines, _place(fault['loc'], data))}: {_explain(fault, data, kind)}"
             for fault in error.errors(include_url=False)
         ]
         raise ColdbenchError("\n".join(dict.fromkeys(faults))) from None
@@ -146,13 +153,13 @@ def _line(lines: dict[Place, int], place: Place) -> int:
     return lines.get(place, 1)
 
 
-def _explain(fault: Any, data: Any) -> str:
+def _explain(fault: Any, data: Any, kind: type[BaseModel]) -> str:
     place = _place(fault["loc"], data)
     key = ".".join(str(part) for part in place) or "the file"
     last = str(fault["loc"][-1]) if fault["loc"] else ""
     match fault["type"]:
         case "extra_forbidden":
-            return f"unknown key {key}{_nearest(last, fault, place, data)}"
+            return f"unknown key {key}{_nearest(last, fault, place, data, kind)}"
         case "missing":
             return f"{key}: the key {last} is missing"
         case "union_tag_invalid":
@@ -176,8 +183,8 @@ def _given(fault: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _nearest(key: str, fault: Any, place: Place, data: Any) -> str:
-    known = _fields_at(StudyFile, fault["loc"][:-1])
+def _nearest(key: str, fault: Any, place: Place, data: Any, kind: type[BaseModel]) -> str:
+    known = _fields_at(kind, fault["loc"][:-1])
     here = data
     for part in place[:-1]:
         here = here[part]

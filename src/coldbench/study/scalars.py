@@ -2,6 +2,7 @@
 
 import os
 import re
+import urllib.parse
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -16,6 +17,11 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h)", re.ASCII)
 _UNIT_SECONDS = {"s": 1, "min": 60, "h": 3600}
 _LONGEST_S = 8760 * 3600
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%", re.ASCII)
+_SECRET_KEY = re.compile(
+    r"(?:^|[&;])(?:[a-z0-9_-]*token|[a-z0-9_-]*signature|sig|api[_-]?key|key-pair-id|"
+    r"x-amz-[a-z-]+|x-goog-[a-z-]+)=",
+    re.IGNORECASE,
+)
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_+-]*(\.[A-Za-z0-9_+-]+)*$"
 NAME_LENGTH = 64
 """Names become folder names, wildcards and table rows: no spaces, no slash, no leading dash."""
@@ -78,6 +84,46 @@ def _local_path(value: str) -> str:
     return value
 
 
+def _repository_path(value: str) -> str:
+    parts = value.split("/")
+    if any(part in {"", ".", ".."} or len(os.fsencode(part)) > 200 for part in parts):
+        raise ValueError("must be a path inside the repository: no .., no leading or double slash")
+    if "\\" in value or not value.isprintable():
+        raise ValueError("has a backslash or a control character")
+    return value
+
+
+def _repository(value: str) -> str:
+    if "--" in value or ".." in value or value.endswith(".git"):
+        raise ValueError("cannot have --, .. or an ending .git; write OWNER/NAME as the hub does")
+    return value
+
+
+def _revision(value: str) -> str:
+    if not value.isprintable() or not value.strip() or value.startswith("-"):
+        raise ValueError("is no branch, tag or commit")
+    return value
+
+
+def _web_address(value: str) -> str:
+    try:
+        parts = urllib.parse.urlsplit(value)
+        host = parts.hostname
+        _ = parts.port  # it raises where the port is none
+    except ValueError as error:
+        raise ValueError(f"is no web address: {error}") from None
+    if parts.scheme not in {"https", "http"} or not host or not value.isprintable():
+        raise ValueError("must be an https address of a file")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("has a user or a password; a study must not hold secrets")
+    if _SECRET_KEY.search(parts.query):
+        raise ValueError(
+            "is signed or has a token: such an address expires, and a study must not hold secrets; "
+            "use the plain one"
+        )
+    return value
+
+
 def listed(value: Any) -> Any:
     """Return a single word as a list of one."""
     return (value,) if isinstance(value, str) else value
@@ -100,3 +146,14 @@ Arguments = tuple[Text, ...]
 Environment = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Requirement = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+_-]+$")]
+Repository = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=96),
+    AfterValidator(_repository),
+]
+RepositoryPath = Annotated[
+    str, Field(min_length=1, max_length=1000), AfterValidator(_repository_path)
+]
+Revision = Annotated[Text, Field(min_length=1, max_length=200), AfterValidator(_revision)]
+Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+WebAddress = Annotated[str, Field(max_length=4000), AfterValidator(_web_address)]

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from coldbench.study.gitnames import FullCommit, GitAddress, GitRef
 from coldbench.study.scalars import (
     Arguments,
     Duration,
@@ -26,11 +27,15 @@ from coldbench.study.scalars import (
     Name,
     Percent,
     RegularExpression,
+    Repository,
+    RepositoryPath,
     Requirement,
+    Revision,
     Sha256,
     Size,
     Text,
     TextPattern,
+    WebAddress,
     listed,
 )
 from coldbench.study.treatment import Expect, Expected, Intent
@@ -102,6 +107,47 @@ class PypiFileSource(Section):
     sha256: Sha256
 
 
+class HubFiles(Section):
+    """Files of a Hugging Face repository: one model, by its `file` or by a `pattern` (a glob).
+
+    Of a split model any shard means the whole set. `revision` is a branch, a tag or a commit.
+    """
+
+    repo: Repository
+    file: RepositoryPath | None = None
+    pattern: RepositoryPath | None = None
+    revision: Revision = "main"
+    sha256: Sha256 | None = None
+
+    @model_validator(mode="after")
+    def _one_of(self) -> "HubFiles":
+        if (self.file is None) == (self.pattern is None):
+            raise ValueError("needs exactly one of the keys file, pattern")
+        return self
+
+
+class HubSource(Section):
+    """A model from the Hugging Face hub."""
+
+    hf: HubFiles
+
+
+class UrlSource(Section):
+    """A model file from the web, with its hash."""
+
+    url: WebAddress
+    sha256: Sha256
+
+    @model_validator(mode="after")
+    def _whole_model(self) -> "UrlSource":
+        if re.search(r"-\d{5}-of-(?!00001)\d{5}\.gguf(?:[?#]|$)", self.url):
+            raise ValueError(
+                "is one shard of a split model; take it from the hub (hf), or fetch all shards "
+                "and name the first by path"
+            )
+        return self
+
+
 class PathSource(Section):
     """A model on this machine; for a split model, its first shard."""
 
@@ -112,8 +158,10 @@ class PathSource(Section):
 ModelSource = Annotated[
     Annotated[StandInSource, Tag("standin")]
     | Annotated[PypiFileSource, Tag("pypi")]
+    | Annotated[HubSource, Tag("hf")]
+    | Annotated[UrlSource, Tag("url")]
     | Annotated[PathSource, Tag("path")],
-    _which("standin", "pypi", "path"),
+    _which("standin", "pypi", "hf", "url", "path"),
 ]
 
 
@@ -143,6 +191,46 @@ class FolderSource(Section):
     folder: LocalPath
 
 
+class GitRepository(Section):
+    """A git repository (an address, a folder or a bundle) at `ref`: branch, tag, commit, pull/N.
+
+    `commit` is the full commit to take whatever `ref` has come to name; `ref` is then its label.
+    """
+
+    url: GitAddress
+    ref: GitRef
+    commit: FullCommit | None = None
+
+
+class GitSource(Section):
+    """Engine source in a git repository."""
+
+    git: GitRepository
+
+
+class Pin(Section):
+    """A commit that is merged onto the source. `pull` or `ref` is where it stood when pinned.
+
+    `url` is the repository that has it, where that is not the source's own (a fork).
+    """
+
+    commit: FullCommit
+    pull: int | None = Field(default=None, gt=0)
+    ref: GitRef | None = None
+    url: GitAddress | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"commit": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_head(self) -> "Pin":
+        if self.pull is not None and self.ref is not None:
+            raise ValueError("takes at most one of the keys pull, ref")
+        return self
+
+
 class BinariesSource(Section):
     """Ready programs in a folder of this machine."""
 
@@ -151,9 +239,10 @@ class BinariesSource(Section):
 
 BuildSource = Annotated[
     Annotated[SdistSource, Tag("pypi")]
+    | Annotated[GitSource, Tag("git")]
     | Annotated[FolderSource, Tag("folder")]
     | Annotated[BinariesSource, Tag("binaries")],
-    _which("pypi", "folder", "binaries"),
+    _which("pypi", "git", "folder", "binaries"),
 ]
 
 
@@ -163,6 +252,7 @@ class Build(Section):
     label: str | None = None
     like: Name | None = None
     source: BuildSource | None = None
+    pins: tuple[Pin, ...] | None = None
     patches: tuple[LocalPath, ...] | None = None
     cmake: dict[str, Text] | None = None
     targets: tuple[str, ...] | None = None

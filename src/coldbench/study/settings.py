@@ -23,6 +23,7 @@ class Settings(QuietSettings):
     study: str
     results: str = "results"
     cache: str = ""
+    locked: bool = False
 
 
 def open_study(config: Mapping[str, Any], root: str | os.PathLike[str]) -> tuple[Settings, Plan]:

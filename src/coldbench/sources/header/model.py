@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from gguf.constants import Keys
 from tabulate import tabulate
@@ -16,7 +17,7 @@ from coldbench.sources.header.parse import Header, Metadata, Skipped, Tensor, re
 TABLE_TENSOR = "per_layer_token_embd.weight"
 """The tensor that engines read lazily, row by row."""
 
-_SHARD = re.compile(r"(?P<prefix>.+)-\d{5}-of-\d{5}\.gguf")
+_SHARD = re.compile(r"(?P<prefix>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
 _SHOWN_ITEMS = 8
 _SHOWN_CHARACTERS = 60
 
@@ -54,15 +55,42 @@ class ModelMap:
         return name if isinstance(name, str) else None
 
 
+class Place(Protocol):
+    """Where the files of models lie: a file system or a hub's repository."""
+
+    def has(self, path: Path) -> bool:
+        """Return whether there is something of that name."""
+
+    def headers(self, paths: Sequence[Path]) -> list[Header]:
+        """Read the headers of files; raises ColdbenchError for one that cannot be read."""
+
+
+class FileSystem:
+    """The place of local files."""
+
+    def has(self, path: Path) -> bool:
+        """Return whether there is something of that name, if only a dangling link."""
+        return path.exists() or path.is_symlink()
+
+    def headers(self, paths: Sequence[Path]) -> list[Header]:
+        """Read the headers, one after the other."""
+        return [read_header(path) for path in paths]
+
+
 def read_model(path: Path) -> ModelMap:
-    """Read the headers of the model `path`; for a split model, of all shards, given the first.
+    """Read the headers of the local model `path`; for a split model, of all shards.
 
     Raises ColdbenchError for every file that cannot be read, and where a shard is missing or
     another than the first is given.
     """
-    first = read_header(path)
+    return replace(read_model_at(FileSystem(), path), path=Path(os.path.abspath(path)))
+
+
+def read_model_at(place: Place, path: Path) -> ModelMap:
+    """Do as `read_model` for a model at any place."""
+    (first,) = place.headers([path])
     count = _number(first, Keys.Split.LLM_KV_SPLIT_COUNT) or 1
-    headers = [first, *(read_header(shard) for shard in _other_shards(path, first, count))]
+    headers = [first, *place.headers(_other_shards(place, path, first, count))]
     tensors: dict[str, Tensor] = {}
     for index, header in enumerate(headers):
         if count > 1 and (
@@ -81,7 +109,7 @@ def read_model(path: Path) -> ModelMap:
             "shards of another model?"
         )
     return ModelMap(
-        path=Path(os.path.abspath(path)),
+        path=path,
         files=tuple(ModelFile(header.path, header.size) for header in headers),
         metadata=first.metadata,
         tensors=tensors,
@@ -89,12 +117,20 @@ def read_model(path: Path) -> ModelMap:
     )
 
 
+def first_shard(path: Path) -> Path:
+    """Return the name of the first shard where `path` is named as another; else `path`."""
+    match = _SHARD.fullmatch(path.name)
+    if match is None:
+        return path
+    return path.with_name(f"{match['prefix']}-00001-of-{match['count']}.gguf")
+
+
 def _number(header: Header, key: str) -> int | None:
     value = header.metadata.get(key)
     return value if isinstance(value, int) else None
 
 
-def _other_shards(path: Path, first: Header, count: int) -> list[Path]:
+def _other_shards(place: Place, path: Path, first: Header, count: int) -> list[Path]:
     if count == 1:
         return []
     number = (_number(first, Keys.Split.LLM_KV_SPLIT_NO) or 0) + 1
@@ -107,11 +143,16 @@ def _other_shards(path: Path, first: Header, count: int) -> list[Path]:
         )
     match = _SHARD.fullmatch(named.name)
     assert match is not None
+    if int(match["count"]) != count:
+        raise ColdbenchError(
+            f"{path}: is shard {number} of {count} by its header, of {int(match['count'])} by its "
+            "name; fetch the model again under its own names"
+        )
     names = [f"{match['prefix']}-{no:05d}-of-{count:05d}.gguf" for no in range(1, count + 1)]
     if number != 1:
         raise ColdbenchError(f"{path}: is shard {number} of {count}; use shard 1: {names[0]}")
     shards = [named.with_name(name) for name in names[1:]]
-    missing = [shard for shard in shards if not shard.exists() and not shard.is_symlink()]
+    missing = [shard for shard in shards if not place.has(shard)]
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ColdbenchError(
