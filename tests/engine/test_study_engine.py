@@ -52,8 +52,11 @@ def figure(frame: pd.DataFrame, model: str, arm: str, metric: str, state: str = 
 
 def test_every_run_is_ok(measured: Any) -> None:
     runs, _, _ = measured
-    assert {(run.status, run.reason) for run in runs if run.attempt == 1} == {("ok", "")}
-    assert len(runs) == 2 * (7 + 7 + 9)
+    last = {(run.model, run.workload, run.run): run for run in runs}  # In the order of attempts.
+    assert {(run.status, run.reason) for run in last.values()} == {("ok", "")}
+    assert len(last) == 2 * (7 + 7 + 9)
+    # Under load the engine now and then exits with its text unwritten: void, and made again.
+    assert {run.status for run in runs} <= {"ok", "void"}
 
 
 @pytest.mark.parametrize("model", MODELS)
