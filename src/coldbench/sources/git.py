@@ -41,6 +41,7 @@ _KEPT = re.compile(r"GIT_(SSH|SSH_COMMAND|ASKPASS|SSL_.*|PROXY_.*|CONFIG_(GLOBAL
 _PROTOCOLS = "file:git:http:https:ssh"
 # A repository that the study names may belong to another user: it is only read.
 _UPLOAD_PACK = "--upload-pack=git -c safe.directory='*' upload-pack"
+Kind = Literal["tips", "history"]
 _SCP = re.compile(r"[^/:]+:")
 _SHORT_COMMIT = re.compile(r"[0-9a-f]{7,39}")
 _CAUSES = (
@@ -183,12 +184,18 @@ def condensed(stderr: bytes) -> str:
 
 
 @contextmanager
-def store(cache: Path, place: str, kind: Literal["tips", "history"]) -> Iterator["Store"]:
+def store(cache: Path, place: str, kind: Kind) -> Iterator["Store"]:
     """Yield one of our two stores of the repository at `place`, alone."""
     folder = cache / "git" / folder_key(place)
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / f".{kind}.lock"), machine(alone=False, purpose=f"reading {place}"):
         yield Store(folder / f"{kind}.git", shallow=kind == "tips")
+
+
+def store_with(cache: Path, place: str, commit: str) -> Kind:
+    """Return which of our stores has a commit; the smaller one, `tips`, where none has it."""
+    kept = cache / "git" / folder_key(place) / "history.git" / "refs" / "kept" / commit
+    return "history" if kept.is_file() else "tips"
 
 
 class Store:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.sources.git import Store, head_name, location, resolve, store
+from coldbench.sources.git import Store, head_name, location, resolve, store, store_with
 from coldbench.sources.submodules import Content, content
 from coldbench.study.gitnames import FULL_COMMIT
 from coldbench.study.lock import LockedBuild
@@ -105,7 +105,7 @@ def stack(source: GitRepository, pins: Sequence[Pin], cache: Path) -> Stack:
     """
     place = location(source.url)
     commit = source.commit or resolve(source.url, source.ref, cache)
-    with store(cache, place, "history" if pins else "tips") as where:
+    with store(cache, place, "history" if pins else store_with(cache, place, commit)) as where:
         where.want(place, commit)
         have(where, place, pins)
         merged = commit

@@ -3,10 +3,13 @@
 A branch of a model repository or of an engine's source moves. What it stood for when the study
 first ran is written here once, and every later run uses that. The user commits the file with the
 study. An entry keeps the words of the study that it answers: another revision or file in the study
-makes a new entry, or is refused where the lock must not move (`--config locked=true`).
+makes a new entry, or is refused where the lock must not move (`--config locked=true`). The file
+also says with which versions of our packages it was first written; they are checked, since a lock
+cannot install anything.
 """
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,15 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.files import replacing
-from coldbench.study.gitnames import FullCommit
+from coldbench.study.gitnames import FULL_COMMIT, FullCommit
+from coldbench.study.packages import installed, version
 from coldbench.study.reading import read_strictly
 from coldbench.study.scalars import Commit, Name, RepositoryPath, Sha256
 from coldbench.study.schema import GitRepository, HubFiles, Section
+
+log = logging.getLogger(__name__)
 
 ENDING = ".lock.yaml"
 _HEADER = """\
@@ -49,6 +55,12 @@ class LockedModel(Section):
     commit: Commit
     files: tuple[LockedFile, ...] = Field(min_length=1)
 
+    @model_validator(mode="after")
+    def _what_the_study_says(self) -> "LockedModel":
+        if FULL_COMMIT.fullmatch(self.hf.revision) and self.hf.revision != self.commit:
+            raise ValueError(f"has the commit {self.commit} for the revision {self.hf.revision}")
+        return self
+
 
 class LockedBuild(Section):
     """What a build's git ref stood for. `git` is the study's source."""
@@ -63,6 +75,7 @@ class LockFile(Section):
     format: Literal["1"] = "1"
     models: dict[Name, LockedModel] = Field(default_factory=dict)
     builds: dict[Name, LockedBuild] = Field(default_factory=dict)
+    packages: dict[Name, str] = Field(default_factory=dict)
 
 
 SectionName = Literal["models", "builds"]
@@ -109,7 +122,9 @@ class Pins:
         with _alone(self.path):
             lock = read_lock(self.study)
             entries = {**getattr(lock, self.section), self.name: pin}
-            _write(self.path, lock.model_copy(update={self.section: entries}))
+            packages = lock.packages or installed()
+            update = {self.section: entries, "packages": packages}
+            _write(self.path, lock.model_copy(update=update))
 
 
 def lock_path(study: Path) -> Path:
@@ -125,7 +140,35 @@ def read_lock(study: Path) -> LockFile:
     path = lock_path(study)
     if not path.exists():
         return LockFile()
-    return read_strictly(path, LockFile)
+    try:
+        return read_strictly(path, LockFile)
+    except ColdbenchError as error:
+        first, *more = str(error).splitlines()
+        others = f" (and {len(more)} more)" if more else ""
+        raise ColdbenchError(
+            f"{first}{others}; put the lock file back as it was committed, or delete what is wrong"
+        ) from None
+
+
+def check_packages(study: Path, *, locked: bool) -> None:
+    """Tell where the packages here are not those of the study's lock file, if there is one.
+
+    With `locked` that is an error (ColdbenchError), else a warning.
+    """
+    moved = [
+        f"{name} is {here or 'not installed'}, not {wanted}"
+        for name, wanted in read_lock(study).packages.items()
+        if (here := version(name)) != wanted
+    ]
+    if not moved:
+        return
+    told = f"{lock_path(study)}: packages: {'; '.join(moved)}"
+    if locked:
+        raise ColdbenchError(
+            f"{told}; locked=true wants the lock's: check out the coldbench that wrote it and run "
+            "make setup, or delete `packages` from the lock"
+        )
+    log.warning("%s", told)
 
 
 def _write(path: Path, lock: LockFile) -> None:

@@ -7,6 +7,7 @@ decides what a key wants.
 
 import difflib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,11 +42,19 @@ def read_strictly(path: Path, kind: type[Kind]) -> Kind:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
+        found = error.errors(include_url=False)
         faults = [
             f"{path}:{_line(lines, _place(fault['loc'], data))}: {_explain(fault, data, kind)}"
-            for fault in error.errors(include_url=False)
+            for fault in found
+            # pydantic counts only the good items of a list: a wrong one is told, not that it lacks
+            if fault["type"] != "too_short" or not _told_below(fault["loc"], found)
         ]
         raise ColdbenchError("\n".join(dict.fromkeys(faults))) from None
+
+
+def _told_below(place: tuple[Any, ...], faults: Sequence[Any]) -> bool:
+    depth = len(place)
+    return any(len(fault["loc"]) > depth and fault["loc"][:depth] == place for fault in faults)
 
 
 def line_of(path: Path, place: Place) -> int:
@@ -58,15 +67,17 @@ def _load(path: Path) -> tuple[Any, dict[Place, int]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ColdbenchError(f"{path}: cannot be read as a study file: {reason}") from None
+        raise ColdbenchError(f"{path}: cannot be read: {reason}") from None
     lines: dict[Place, int] = {}
     try:
         node = YAML(typ="rt", pure=True).compose(text)
         if not isinstance(node, MappingNode):
-            raise ColdbenchError(f"{path}: empty, or not a mapping of keys: is this a study file?")
+            raise ColdbenchError(
+                f"{path}: empty, or not a mapping of keys: is this the right file?"
+            )
         return _plain(node, (), lines, path, ()), lines
     except RecursionError:
-        raise ColdbenchError(f"{path}: nested too deeply to be a study file") from None
+        raise ColdbenchError(f"{path}: nested too deeply") from None
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ColdbenchError(f"{path}:{line}: not valid YAML: {error.problem}") from None

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import BeforeValidator, ConfigDict, ValidationError
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.folders import expanded
@@ -13,6 +13,11 @@ from coldbench.study.find import find_study
 from coldbench.study.plan import Plan
 from coldbench.study.quiet import QuietLimits, QuietSettings
 from coldbench.study.reading import suggest
+
+
+def _switch(value: Any) -> Any:
+    # On the command line Snakemake knows True and False only; true is text to it.
+    return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 
 class Settings(QuietSettings):
@@ -23,7 +28,7 @@ class Settings(QuietSettings):
     study: str
     results: str = "results"
     cache: str = ""
-    locked: bool = False
+    locked: Annotated[bool, BeforeValidator(_switch)] = False
 
 
 def open_study(config: Mapping[str, Any], root: str | os.PathLike[str]) -> tuple[Settings, Plan]:
