@@ -13,7 +13,7 @@ from coldbench.drivers.engine_log import read_log
 from coldbench.drivers.flags import known_flags, unknown_flags
 from coldbench.drivers.registry import driver_for
 from coldbench.records import Exit
-from coldbench.study.schema import Workload
+from coldbench.study.workloads import Workload
 
 pytestmark = pytest.mark.engine
 

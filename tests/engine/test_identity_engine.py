@@ -14,7 +14,7 @@ from coldbench.drivers.base import Output
 from coldbench.drivers.registry import driver_for
 from coldbench.records import Exit, Run
 from coldbench.sources.header import read_model
-from coldbench.study.schema import Completion
+from coldbench.study.workloads import Completion
 from tests.unit.fabricated_runs import fabricated_run
 
 pytestmark = pytest.mark.engine

@@ -19,8 +19,8 @@ from coldbench.measure.launcher import Launched, environment_for, launch
 from coldbench.measure.native import launcher_program
 from coldbench.measure.pagecache import evict, resident_bytes
 from coldbench.records import CacheState, Residency, Run
-from coldbench.study.schema import Workload
 from coldbench.study.specs import Arm
+from coldbench.study.workloads import Workload
 
 pytestmark = pytest.mark.engine
 

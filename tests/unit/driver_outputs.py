@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from coldbench.drivers.base import Output
 from coldbench.records import Exit
-from coldbench.study.schema import Workload
+from coldbench.study.workloads import Workload
 
 DATA = Path(__file__).parent.parent / "data" / "bench"
 REAL = DATA / "real"

@@ -164,7 +164,7 @@ def test_the_identity_workload_is_not_measured(tmp_path: Path) -> None:
     assert list(study.workloads) == ["run"]
     identity = study.identity("toy")
     assert identity is not None
-    assert identity.mutant == "two"
+    assert identity.mutant == identity.driven.model_copy(update={"prompt": "two"})
 
 
 def test_labels_titles_and_comments_leave_every_spec_as_it_was(tmp_path: Path) -> None:

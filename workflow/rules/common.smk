@@ -1,6 +1,7 @@
 # What the rules share: the plan of the study, and where its files stand.
 #
 #   RESULTS/models/MODEL.json, builds/BUILD.json   records of what was prepared (the cache has it)
+#   RESULTS/feeds/MODEL/WORKLOAD.json              records of what our kernels read beside the model
 #   RESULTS/raw/MODEL/WORKLOAD/block-NNN.jsonl     every run, append-only, not owned by Snakemake
 #   RESULTS/blocks/MODEL/WORKLOAD/NNN.json         receipt: this block is complete
 #   RESULTS/until/MODEL/WORKLOAD.json              receipts of blocks that were added for precision
@@ -68,6 +69,33 @@ def build_ref_stamp(wildcards):
     name = wildcards.build
     record = Path(RESULTS, "builds", f"{name}.json")
     return stamps.build_ref_stamp(PLAN.builds[name], Pins(PLAN.path, "builds", name), record)
+
+
+def feed_spec(wildcards):
+    return PLAN.feed(wildcards.workload).model_dump_json()
+
+
+def feed_tokens(wildcards):
+    """Return the file of the user's that a feed is computed from, if there is one."""
+    return PLAN.feed(wildcards.workload).files
+
+
+def feed_tokenizer(wildcards):
+    """Return the record of the build whose tokenizer a feed needs, if it needs one."""
+    return expand(f"{RESULTS}/builds/{{build}}.json", build=PLAN.feed(wildcards.workload).builds)
+
+
+def feed_of(model, workload):
+    """Return the record of what a workload is fed; nothing where it needs none."""
+    return [f"{RESULTS}/feeds/{model}/{workload}.json"] if PLAN.feed(workload) else []
+
+
+def block_feed(wildcards):
+    return feed_of(wildcards.model, wildcards.workload)
+
+
+def identity_feed(wildcards):
+    return feed_of(wildcards.model, PLAN.file.identity.workload)
 
 
 def block_spec(wildcards):

@@ -9,6 +9,7 @@ rule block:
         launcher=rules.launcher.output,
         model=rules.model.output,
         builds=expand(rules.build.output, build=PLAN.builds),
+        feed=block_feed,
     output:
         f"{RESULTS}/blocks/{{model}}/{{workload}}/{{block}}.json",
     log:
@@ -30,6 +31,7 @@ rule until:
         launcher=rules.launcher.output,
         model=rules.model.output,
         builds=expand(rules.build.output, build=PLAN.builds),
+        feed=block_feed,
         receipts=block_receipts,
     output:
         f"{RESULTS}/until/{{model}}/{{workload}}.json",
@@ -52,6 +54,7 @@ rule identity:
         launcher=rules.launcher.output,
         model=rules.model.output,
         builds=expand(rules.build.output, build=PLAN.builds),
+        feed=identity_feed,
     output:
         f"{RESULTS}/identity/{{model}}.json",
     log:

@@ -5,6 +5,7 @@ from coldbench.common.folders import cache_folder
 from coldbench.common.job import job
 from coldbench.measure.block import Prepared, check_identity
 from coldbench.sources import built, models
+from coldbench.sources.traces.prepared import read_feed
 from coldbench.study.specs import IdentitySpec
 
 with job(snakemake.log[0]):
@@ -13,6 +14,7 @@ with job(snakemake.log[0]):
         builds=read_records(snakemake.input.builds, built.RECORD_KEYS),
         cache=cache_folder(),
         results=Path(snakemake.params.results),
+        feed=read_feed(snakemake.input.feed),
     )
     spec = IdentitySpec.model_validate_json(snakemake.params.spec)
     check_identity(spec, prepared, receipt=Path(snakemake.output[0]))

@@ -6,6 +6,7 @@ from coldbench.common.folders import cache_folder
 from coldbench.common.job import job
 from coldbench.measure.block import Prepared
 from coldbench.sources import built, models
+from coldbench.sources.traces.prepared import read_feed
 from coldbench.study.quiet import QuietSettings
 from coldbench.study.specs import UntilSpec
 
@@ -15,6 +16,7 @@ with job(snakemake.log[0]):
         builds=read_records(snakemake.input.builds, built.RECORD_KEYS),
         cache=cache_folder(),
         results=Path(snakemake.params.results),
+        feed=read_feed(snakemake.input.feed),
     )
     add_blocks(
         UntilSpec.model_validate_json(snakemake.params.spec),

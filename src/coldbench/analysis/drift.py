@@ -94,7 +94,7 @@ def drifts(frame: pd.DataFrame) -> list[Drift]:
     found: list[Drift] = []
     usable = frame[frame["latest"].astype(bool) & (frame["value"] > 0)]
     for (model, workload), rows in usable.groupby(["model", "workload"], sort=True):
-        rates = [m for m in METRICS if known(m).kind == "rate" and (rows["metric"] == m).any()]
+        rates = [m for m in METRICS if known(m).speed and (rows["metric"] == m).any()]
         table: list[Drift] = []
         for state in STATES:
             for metric in rates or ["wall_s"]:

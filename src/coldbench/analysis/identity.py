@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coldbench.records import Run
 
@@ -31,11 +31,14 @@ class IdentityRun:
     run: Run | None
 
 
-def judge(runs: Iterable[IdentityRun]) -> dict[tuple[str, str], IdentityCell]:
+def judge(
+    runs: Iterable[IdentityRun], measured: Iterable[Run] = ()
+) -> dict[tuple[str, str], IdentityCell]:
     """Return the outcome for every (model, arm).
 
     An arm whose own run failed fails alone. Where texts of a group differ, its repeat differs or
     its mutated prompt gives the same text, nothing is known about any arm of it: all fail.
+    `measured` are measured runs of the same workload: an arm fails whose digest there is another.
     """
     groups: defaultdict[tuple[str, tuple[str, ...]], list[IdentityRun]] = defaultdict(list)
     for run in runs:
@@ -43,6 +46,12 @@ def judge(runs: Iterable[IdentityRun]) -> dict[tuple[str, str], IdentityCell]:
     outcome: dict[tuple[str, str], IdentityCell] = {}
     for (model, _), members in groups.items():
         outcome |= {(model, arm): cell for arm, cell in _group(members).items()}
+    for one in measured:
+        cell = outcome.get((one.model, one.arm))
+        if cell is None or not cell.ok or one.status != "ok" or one.digest == cell.md5:
+            continue
+        reason = f"run {one.run} ({one.state}) gave another text: {str(one.digest)[:8]}"
+        outcome[one.model, one.arm] = replace(cell, ok=False, reason=reason)
     return outcome
 
 

@@ -67,7 +67,17 @@ def gather(results: Path, receipts: Iterable[Path], group_by: tuple[str, ...] = 
         for run in runs
         if run.cell in cells
     ]
-    return Measured(runs, present, tidy(runs, cells), judge(identity), left_out(runs, cells), ended)
+    checked = {
+        (document["model"], document["workload"])
+        for document in documents
+        for entry in document["cells"]
+        if entry["state"] not in STATES
+    }
+    measured = [
+        run for run in present if run.state in STATES and (run.model, run.workload) in checked
+    ]
+    outcomes = judge(identity, measured)
+    return Measured(runs, present, tidy(runs, cells), outcomes, left_out(runs, cells), ended)
 
 
 def _read(

@@ -207,7 +207,7 @@ def _controls(
         scopes = set(zip(*(rows[name].tolist() for name in _SCOPE), strict=True))
         for model, workload, state, metric in sorted(scopes, key=_table_order):
             scope = (model, workload, state, metric)
-            if scope in claimed or known(metric).kind == "rate":
+            if scope in claimed or known(metric).speed:
                 yield Claim(
                     name="A/A",
                     model=model,

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 from coldbench.records import Exit
-from coldbench.study.schema import Workload
+from coldbench.study.workloads import Workload
 
 _EXCERPT = 200
+
+FEED = "{feed}"
+"""In a command line: the file that a workload is fed beside the model."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Result:
     shows them. `rows` keeps the tool's raw rows, `text` the generated text alone.
     """
 
-    status: Literal["ok", "failed", "invalid", "void"]
+    status: Literal["ok", "failed", "invalid", "void", "refused"]
     reason: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     load_s: float | None = None

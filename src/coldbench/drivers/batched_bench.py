@@ -34,7 +34,7 @@ from coldbench.drivers.base import (
 )
 from coldbench.drivers.documents import json_rows
 from coldbench.drivers.engine_log import read_log
-from coldbench.study.schema import BatchedBench
+from coldbench.study.workloads import BatchedBench
 
 _OWNED = MODEL_FLAGS | LOG_FLAGS | {"--output-format"}
 _WORK_FLAGS = frozenset({"-npp", "-ntg", "-npl", "-pps", "-tgs"})

@@ -34,7 +34,7 @@ from coldbench.drivers.base import (
 )
 from coldbench.drivers.documents import json_rows
 from coldbench.drivers.engine_log import read_log
-from coldbench.study.schema import Bench
+from coldbench.study.workloads import Bench
 
 _OWNED = MODEL_FLAGS | {"-o", "--output", "-v", "--verbose"}
 _PROMPT = ("-p", "--n-prompt")

@@ -10,7 +10,7 @@ from coldbench.common.errors import ColdbenchError
 from coldbench.drivers.base import Output, Result, UnusableError, failure, figure
 from coldbench.drivers.documents import json_documents
 from coldbench.drivers.text import cut_text
-from coldbench.study.schema import Command, Metric
+from coldbench.study.workloads import Command, Metric
 
 _MODEL = "{model}"
 

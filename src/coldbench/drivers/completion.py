@@ -19,7 +19,7 @@ from coldbench.drivers.arguments import (
 from coldbench.drivers.base import Output, Result, UnusableError, failure
 from coldbench.drivers.engine_log import read_log
 from coldbench.drivers.text import cut_text
-from coldbench.study.schema import Completion
+from coldbench.study.workloads import Completion
 
 _OWNED = (
     MODEL_FLAGS

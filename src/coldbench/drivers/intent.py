@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coldbench.drivers.requested import DIRECT_IO, LAZY, LOAD_MODE, MLOCK, MMAP, mode_of
-from coldbench.study.schema import Command, Workload
 from coldbench.study.treatment import Intent
+from coldbench.study.workloads import Workload
 
 _SWITCHES = {
     "mmap": (MMAP, ("--no-mmap",)),
@@ -47,7 +47,7 @@ def resolve_intent(intent: Intent, known: Mapping[str, bool], driven: Workload) 
     """Return `intent` in the flags of the build whose --help lists `known` (see `known_flags`)."""
     resolved = Resolved()
     settings = intent.given
-    if not known or isinstance(driven, Command):
+    if not known or not driven.llama_cpp:
         resolved.unknown.extend(f"{name}: {value}" for name, value in settings.items())
         return resolved
     if value := settings.pop("lazy", None):

@@ -8,14 +8,17 @@ from coldbench.drivers.batched_bench import BatchedBenchDriver
 from coldbench.drivers.bench import BenchDriver
 from coldbench.drivers.command import CommandDriver
 from coldbench.drivers.completion import CompletionDriver
+from coldbench.drivers.kernel import KernelDriver
 from coldbench.study.plan import Plan
-from coldbench.study.schema import Workload
+from coldbench.study.workloads import Workload
 
 DRIVERS: dict[str, Driver[Any]] = {
     "llama-batched-bench": BatchedBenchDriver(),
     "llama-bench": BenchDriver(),
     "llama-completion": CompletionDriver(),
     "command": CommandDriver(),
+    "gather": KernelDriver(),
+    "stream": KernelDriver(),
 }
 """By the name under `driver` in the study file."""
 

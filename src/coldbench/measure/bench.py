@@ -12,7 +12,7 @@ from typing import Any
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.hashing import data_sha256, text_md5
-from coldbench.drivers.base import Output, failure
+from coldbench.drivers.base import FEED, Output, failure
 from coldbench.drivers.registry import driver_for
 from coldbench.measure import preflight
 from coldbench.measure.certificate import NotColdError, make_cold
@@ -31,17 +31,17 @@ from coldbench.measure.launcher import (
 )
 from coldbench.measure.pagecache import resident_bytes
 from coldbench.records import PROTOCOL, CacheState, Residency, Run
-from coldbench.study.schema import Workload
 from coldbench.study.specs import Arm
+from coldbench.study.workloads import Workload
 
 
 @dataclass(frozen=True)
 class Bench:
     """What the runs of a block share: the prepared model and builds, and where output goes.
 
-    `model` and `builds` are the records that `sources` wrote; `home` is an empty folder that the
-    engine sees as its home; `logs` keeps the two streams of every run, named relative to
-    `results` in the record.
+    `model`, `builds` and `feed` (None: there is none) are the records that `sources` wrote; `home`
+    is an empty folder that the engine sees as its home; `logs` keeps the two streams of every run,
+    named relative to `results` in the record.
     """
 
     study: str
@@ -53,6 +53,7 @@ class Bench:
     home: Path
     results: Path
     logs: Path
+    feed: dict[str, Any] | None = None
     _probed: dict[str, Printed | None] = field(default_factory=dict)
 
     @property
@@ -96,6 +97,8 @@ class Bench:
         program = self.program(arm.build, driven)
         args, _, _ = preflight.resolved(arm, driven, Path(program), self._bare)
         argv = driver_for(driven).argv(driven, program, str(self.model_path), args)
+        if self.feed is not None:
+            argv = [self.feed["path"] if arg == FEED else arg for arg in argv]
         hashes = {
             "model": self.model["content"],
             "build": self.builds[arm.build]["content"],
@@ -111,6 +114,8 @@ class Bench:
             ),
             "workload": data_sha256(driven.model_dump(mode="json", exclude={"label"})),
         }
+        if self.feed is not None:
+            hashes["feed"] = self.feed["content"]
         return PlannedRun(
             run=f"{block:03d}.{pass_}.{position:03d}",
             block=block,

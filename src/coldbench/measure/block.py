@@ -25,9 +25,10 @@ from coldbench.measure.schedule import order
 from coldbench.records import CacheState
 from coldbench.sources.builds import check_build
 from coldbench.sources.models import check_model
+from coldbench.sources.traces.prepared import check_feed
 from coldbench.study.quiet import QuietSettings
-from coldbench.study.schema import Workload
 from coldbench.study.specs import Arm, BlockSpec, IdentitySpec
+from coldbench.study.workloads import Workload
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Prepared:
     builds: dict[str, dict[str, Any]]
     cache: Path
     results: Path
+    feed: dict[str, Any] | None = None
 
 
 def measure_block(spec: BlockSpec, prepared: Prepared, receipt: Path, quiet: QuietSettings) -> None:
@@ -80,11 +82,10 @@ def measure_block(spec: BlockSpec, prepared: Prepared, receipt: Path, quiet: Qui
 
 
 def check_identity(spec: IdentitySpec, prepared: Prepared, receipt: Path) -> None:
-    """Generate the greedy text of every arm, a repeat and a mutant of each group; write a receipt.
+    """Make every arm compute, with a repeat and a mutant of each group; write a receipt.
 
     The cache state is left alone: these runs are compared, not timed.
     """
-    mutated = spec.driven.model_copy(update={"prompt": spec.mutant})
     slots: list[Slot] = []
     groups: set[tuple[str, ...]] = set()
     for arm in spec.arms:
@@ -93,7 +94,7 @@ def check_identity(spec: IdentitySpec, prepared: Prepared, receipt: Path) -> Non
         if group not in groups:
             groups.add(group)
             slots.append(Slot("unmeasured", arm, spec.driven, "repeat"))
-            slots.append(Slot("unmeasured", arm, mutated, "mutant"))
+            slots.append(Slot("unmeasured", arm, spec.mutant, "mutant"))
     _carry_out(spec, prepared, receipt, slots, lambda new, _: new, 0, "identity", None)
 
 
@@ -121,6 +122,7 @@ def _carry_out(
             launcher=launcher_program(cache),
             home=empty_home(cache),
             results=results,
+            feed=prepared.feed,
             logs=results / "logs" / spec.model / spec.workload / name,
         )
         journal = Journal(results / "raw" / spec.model / spec.workload, name)
@@ -179,6 +181,8 @@ def _carry_out(
 def _check_sources(prepared: Prepared) -> None:
     """Refuse to measure, or to vouch for, what is no longer what the records say it is."""
     check_model(prepared.model)
+    if prepared.feed is not None:
+        check_feed(prepared.feed)
     for record in prepared.builds.values():
         check_build(record)
 

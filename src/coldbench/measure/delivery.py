@@ -15,9 +15,9 @@ from coldbench.drivers.base import excerpt
 from coldbench.drivers.effects import Check, Traces, effects
 from coldbench.drivers.engine_log import EngineLog
 from coldbench.records import Run
-from coldbench.study.schema import Command, Workload
 from coldbench.study.specs import Arm
 from coldbench.study.treatment import Observed, within
+from coldbench.study.workloads import Gather, Stream, Workload
 
 _ELF = b"\x7fELF"
 
@@ -61,7 +61,7 @@ def check(
         return Delivery(effective=record.effective)
     checks = list(_loaded(record, build))
     logs = [EngineLog(each.stderr) for each in (measured, probe) if each is not None]
-    if not isinstance(driven, Command):
+    if driven.llama_cpp:
         traces = Traces(
             run=record,
             log=logs[0],
@@ -69,6 +69,8 @@ def check(
             model_bytes=model["bytes"],
         )
         checks += effects(record.argv[1:], traces)
+    elif isinstance(driven, Gather | Stream):
+        checks += _hinted(record.effective)
     text = "\n".join(
         stream
         for each in (measured, probe)
@@ -76,7 +78,7 @@ def check(
         for stream in (each.stderr, each.stdout)
     )
     effective = dict(record.effective)
-    if not isinstance(driven, Command):
+    if driven.llama_cpp:
         # a log shows what is in force; what the tool's rows echo gives way to it
         for log in reversed(logs):
             effective |= log.settings()
@@ -107,6 +109,14 @@ def _loaded(record: Run, build: dict[str, Any]) -> Iterator[Check]:
     if _is_elf(program):  # of a script, its interpreter is loaded
         seen = ", ".join(record.loaded) or "no file"
         yield Check("loaded files", str(program) in record.loaded, str(program), seen)
+
+
+def _hinted(said: dict[str, Any]) -> Iterator[Check]:
+    """Check that the kernel took each hint that one of our kernels gave it."""
+    if (given := said.get("hints")) or said.get("hint_errors"):
+        failed = said.get("hint_errors", 0)
+        seen = f"{failed} of {given} refused ({said.get('hint_error')})" if failed else "all taken"
+        yield Check("hints", not failed, "advice that the kernel takes", seen)
 
 
 def _is_elf(program: Path) -> bool:

@@ -6,8 +6,8 @@ from coldbench.measure import delivery
 from coldbench.measure.certificate import disproved
 from coldbench.measure.delivery import Printed
 from coldbench.records import Run
-from coldbench.study.schema import Workload
 from coldbench.study.specs import Arm
+from coldbench.study.workloads import Workload
 
 
 def judged(

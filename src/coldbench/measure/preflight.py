@@ -15,8 +15,8 @@ from coldbench.drivers.intent import resolve_intent
 from coldbench.drivers.registry import driver_for
 from coldbench.measure.journal import PlannedRun
 from coldbench.sources.header import read_model
-from coldbench.study.schema import Command, Workload
 from coldbench.study.specs import Arm
+from coldbench.study.workloads import Workload
 
 HELP_TIME_LIMIT_S = 30
 _ENGINE_VARIABLE = re.compile(r"(?:LLAMA|GGML)_\w+", re.ASCII)
@@ -36,7 +36,7 @@ def check(
     program = Path(planned.argv[0])
     if not os.access(program, os.X_OK) or not program.is_file():
         return f"build {planned.build} has no program {program.name}", []
-    if isinstance(driven, Command):
+    if not driven.llama_cpp:
         return None, []
     if SYSTEM_CONFIG.exists():
         return f"{SYSTEM_CONFIG} would change the engine's settings; move it away", []

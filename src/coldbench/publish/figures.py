@@ -11,6 +11,15 @@ MISSING = "n/a"
 _LABELS = {
     "prompt_tps": "prompt",
     "generation_tps": "generation",
+    "ns_per_gather": "gather",
+    "pages_unique": "pages touched",
+    "hints": "hints",
+    "s_per_token": "a token",
+    "first_token_s": "first token",
+    "request_s": "whole request",
+    "bytes_per_token": "bytes a token",
+    "overlap": "reads overlapped",
+    "retained_bytes": "retained",
     "wall_s": "wall time",
     "load_s": "load time",
     "peak_rss_bytes": "peak RSS",
@@ -47,7 +56,7 @@ def unit_for(metric: str, largest: float, own: str = "") -> Unit:
         return Unit(kind, 2**30, "GiB") if largest >= _GIB_FROM else Unit(kind, 2**20, "MiB")
     if kind == "share":
         return Unit(kind, 0.01, "%")
-    return Unit(kind, 1.0, {"rate": "t/s", "time": "s"}.get(kind, own))
+    return Unit(kind, 1.0, known(metric).unit or {"rate": "t/s", "time": "s"}.get(kind, own))
 
 
 def spread(median: float, low: float, high: float, unit: Unit) -> str:

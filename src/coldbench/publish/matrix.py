@@ -18,10 +18,14 @@ from coldbench.study.schema import STATES
 Identity = Mapping[tuple[str, str], IdentityCell]
 """(model, arm) -> outcome of the identity check; an arm that is absent was not checked."""
 
+_PRINTED = (
+    *("prompt_tps", "generation_tps"),
+    *("ns_per_gather", "pages_unique", "hints"),
+    *("s_per_token", "first_token_s", "request_s", "bytes_per_token", "overlap", "retained_bytes"),
+)
 _BY_STATE = {
     "cold": (
-        "prompt_tps",
-        "generation_tps",
+        *_PRINTED,
         # Resident pages of a mapped file can be dropped: the total is never shown without them.
         "peak_rss_bytes",
         "anon_at_peak_bytes",
@@ -30,9 +34,9 @@ _BY_STATE = {
         "major_faults",
         "table_residency",
     ),
-    "warm": ("prompt_tps", "generation_tps", "read_bytes"),
+    "warm": (*_PRINTED, "read_bytes"),
 }
-_IF_MEASURED = {"prompt_tps", "generation_tps", "table_residency"}
+_IF_MEASURED = {*_PRINTED, "table_residency"}
 """Left out of a table in which no run has them: not every workload or model does."""
 
 

@@ -43,8 +43,8 @@ from coldbench.common.locks import machine
 from coldbench.sources.download import TIMEOUT_S, Wanted, download, one_at_a_time
 from coldbench.sources.hashes import remember_hash
 from coldbench.study.lock import LockedFile, LockedModel, Pins
-from coldbench.study.reading import suggest
 from coldbench.study.schema import HubFiles
+from coldbench.study.words import suggest
 
 log = logging.getLogger(__name__)
 

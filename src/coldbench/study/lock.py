@@ -26,7 +26,8 @@ from coldbench.study.gitnames import FULL_COMMIT, FullCommit
 from coldbench.study.packages import installed, version
 from coldbench.study.reading import read_strictly
 from coldbench.study.scalars import Commit, Name, RepositoryPath, Sha256
-from coldbench.study.schema import GitRepository, HubFiles, Section
+from coldbench.study.schema import GitRepository, HubFiles
+from coldbench.study.section import Section
 
 log = logging.getLogger(__name__)
 

@@ -5,19 +5,37 @@ from typing import Literal
 
 Kind = Literal["rate", "time", "bytes", "count", "share", "other"]
 Better = Literal["higher", "lower"]
+Source = Literal["outside", "engine", "gather", "stream"]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure: `rate` in tokens/s, `time` in seconds, `share` from 0 to 1."""
+    """A figure: `rate` in tokens/s, `time` in seconds (or in `unit`), `share` from 0 to 1.
+
+    `source` is what prints it: an engine's tool or one of our kernels; `outside` is what coldbench
+    takes itself, whatever runs. `speed` marks what an experiment is about: it is tested for drift
+    and in every A/A pair, whatever a study claims.
+    """
 
     kind: Kind
     better: Better | None
+    source: Source = "outside"
+    unit: str = ""
+    speed: bool = False
 
 
 METRICS: dict[str, Metric] = {
-    "prompt_tps": Metric("rate", "higher"),
-    "generation_tps": Metric("rate", "higher"),
+    "prompt_tps": Metric("rate", "higher", "engine", speed=True),
+    "generation_tps": Metric("rate", "higher", "engine", speed=True),
+    "ns_per_gather": Metric("time", "lower", "gather", "ns", speed=True),
+    "pages_unique": Metric("count", None, "gather"),
+    "hints": Metric("count", None, "gather"),
+    "s_per_token": Metric("time", "lower", "stream", speed=True),
+    "first_token_s": Metric("time", "lower", "stream"),
+    "request_s": Metric("time", "lower", "stream"),
+    "bytes_per_token": Metric("bytes", "lower", "stream"),
+    "overlap": Metric("share", "higher", "stream"),
+    "retained_bytes": Metric("bytes", None, "stream"),
     "wall_s": Metric("time", "lower"),
     "load_s": Metric("time", "lower"),
     "peak_rss_bytes": Metric("bytes", "lower"),
@@ -30,8 +48,10 @@ METRICS: dict[str, Metric] = {
 }
 """What is known about the metrics that coldbench itself takes or whose driver it knows."""
 
-OF_ENGINE_TOOLS = frozenset({"prompt_tps", "generation_tps"})
-"""Printed by the llama.cpp tools; the others are taken from outside, whatever runs."""
+
+def printed_by(source: Source) -> list[str]:
+    """Return the metrics that `source` has."""
+    return [name for name, metric in METRICS.items() if metric.source == source]
 
 
 def known(metric: str) -> Metric:

@@ -9,30 +9,30 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.study.metrics import METRICS, OF_ENGINE_TOOLS, known
-from coldbench.study.reading import Place, line_of, read_study
+from coldbench.study.metrics import known, printed_by
+from coldbench.study.reading import line_of, read_study
 from coldbench.study.scalars import NAME_LENGTH, NAME_PATTERN, Environment
-from coldbench.study.schema import (
-    STATES,
-    Build,
-    Command,
-    Comparison,
-    Completion,
-    Level,
-    ListedArm,
-    Model,
-    StudyFile,
-    Workload,
-)
+from coldbench.study.schema import STATES, Build, Comparison, Level, ListedArm, Model, StudyFile
 from coldbench.study.specs import (
     Arm,
     BlockSpec,
     Claim,
+    FeedSpec,
     IdentitySpec,
     Presentation,
     UntilSpec,
 )
 from coldbench.study.treatment import Expected, Intent
+from coldbench.study.words import Place
+from coldbench.study.workloads import (
+    Checkable,
+    Command,
+    Completion,
+    Gather,
+    Stream,
+    TextTokens,
+    Workload,
+)
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _UNTREATED = {"name": "", "levels": {}, "expect": Expected()}
@@ -104,17 +104,26 @@ class Plan:
         if check is None:
             return None
         workload = self.file.workloads[check.workload]
-        assert isinstance(workload, Completion)  # _check_identity saw to it
+        assert isinstance(workload, Checkable)  # _check_identity saw to it
         return IdentitySpec(
             study=self.name,
             model=model,
             workload=check.workload,
             driven=workload.model_copy(update={"label": None}),
-            mutant=check.mutant,
+            mutant=workload.mutated(check.mutant).model_copy(update={"label": None}),
             # A twin is the same build and flags: its text is the repeat of every study with one.
-            arms=self.arms,
+            arms=tuple(arm for arm in self.arms if arm.name not in check.without),
             group_by=check.group_by,
         )
+
+    def feed(self, workload: str) -> FeedSpec | None:
+        """Return what a workload has to be fed beside the model, or None for nothing."""
+        match driven := self.file.workloads[workload]:
+            case Gather():
+                return FeedSpec(trace=driven.trace)
+            case Stream():
+                return FeedSpec()
+        return None
 
     def presentation(self) -> Presentation:
         """Return what the tables of this study show beside the figures."""
@@ -289,6 +298,11 @@ class Plan:
 
     def _builds(self) -> dict[str, Build]:
         used = {arm.build for arm in self.arms}
+        for name, workload in self.file.workloads.items():
+            if isinstance(workload, Gather) and isinstance(workload.trace, TextTokens):
+                place = ("workloads", name, "trace", "tokenizer")
+                self._known(place, "build", workload.trace.tokenizer, self.file.builds)
+                used.add(workload.trace.tokenizer)
         return {name: self._build(name, ()) for name in self.file.builds if name in used}
 
     def _build(self, name: str, seen: tuple[str, ...]) -> Build:
@@ -320,7 +334,8 @@ class Plan:
         measured = {
             name: workload
             for name, workload in self.file.workloads.items()
-            if check is None or name != check.workload
+            # A text is generated for the check alone; a kernel prints its checksum in every run.
+            if check is None or name != check.workload or not isinstance(workload, Completion)
         }
         if not measured:
             raise self._fail(("workloads",), "needs one beside the identity check's")
@@ -372,19 +387,36 @@ class Plan:
         if check is None:
             return
         workload = self.file.workloads[check.workload]
-        if not isinstance(workload, Completion):
-            raise self._fail(("identity", "workload"), "needs a workload of llama-completion")
-        if check.mutant == workload.prompt:
-            raise self._fail(("identity", "mutant"), "must differ from the workload's prompt")
+        if not isinstance(workload, Checkable):
+            raise self._fail(
+                ("identity", "workload"), "needs a workload of llama-completion, gather or stream"
+            )
+        mutant: Place = ("identity", "mutant")
+        if isinstance(workload, Completion):
+            if check.mutant is None:
+                raise self._fail(("identity",), "needs the key mutant: a prompt of another text")
+            if check.mutant == workload.prompt:
+                raise self._fail(mutant, "must differ from the workload's prompt")
+        elif check.mutant is not None:
+            raise self._fail(
+                mutant, f"is a prompt, and {workload.driver} mutates itself; remove it"
+            )
+        for name in check.without:
+            self._known(("identity", "without"), "arm", name, [arm.name for arm in self.arms])
         for factor in check.group_by:
             self._known(("identity", "group_by"), "factor", factor, self.file.arms.matrix)
 
 
 def _metrics(workload: Workload) -> list[str]:
     """Return the metrics that a workload's runs have."""
-    if isinstance(workload, Command):
-        return [*workload.metrics, *(name for name in METRICS if name not in OF_ENGINE_TOOLS)]
-    return [*METRICS]
+    match workload:
+        case Command():
+            own = [*workload.metrics]
+        case Gather() | Stream():
+            own = printed_by(workload.driver)
+        case _:
+            own = printed_by("engine")
+    return [*own, *printed_by("outside")]
 
 
 def _unlabelled(workload: Workload) -> Workload:

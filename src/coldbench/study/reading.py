@@ -5,7 +5,6 @@ infinity, a second key of the same name silently wins), so scalars stay text her
 decides what a key wants.
 """
 
-import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,28 +16,35 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.study.scales import chosen_scale, scaled
 from coldbench.study.schema import StudyFile
+from coldbench.study.words import Place, suggest
 
 MOST_VALUES = 200_000
 """More than any study needs: what a few lines of nested aliases expand to is refused."""
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
-Place = tuple[str | int, ...]
-"""Where a value stands in the file: keys and list indices from the top."""
-
 
 def read_study(path: Path) -> StudyFile:
-    """Read and validate a study file.
+    """Read and validate a study file in each of its scales; return the one that it selects.
 
     Raises ColdbenchError with one line a fault (file, line, key and the mend), all faults at once.
     """
-    return read_strictly(path, StudyFile)
+    data, lines = _load(path)
+    chosen = chosen_scale(data, lines, path)
+    others = [name for name in data.get("scales", ()) if name != chosen]
+    for name in others:
+        _validated(*scaled(data, lines, name), path, StudyFile)
+    return _validated(*scaled(data, lines, chosen), path, StudyFile)
 
 
 def read_strictly(path: Path, kind: type[Kind]) -> Kind:
     """Read and validate a YAML file of another kind as strictly as a study file."""
-    data, lines = _load(path)
+    return _validated(*_load(path), path, kind)
+
+
+def _validated(data: Any, lines: dict[Place, int], path: Path, kind: type[Kind]) -> Kind:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -59,7 +65,8 @@ def _told_below(place: tuple[Any, ...], faults: Sequence[Any]) -> bool:
 
 def line_of(path: Path, place: Place) -> int:
     """Return the line on which the value at `place` begins, for faults found after validation."""
-    return _line(_load(path)[1], place)
+    data, lines = _load(path)
+    return _line(scaled(data, lines, chosen_scale(data, lines, path))[1], place)
 
 
 def _load(path: Path) -> tuple[Any, dict[Place, int]]:
@@ -201,14 +208,6 @@ def _nearest(key: str, fault: Any, place: Place, data: Any, kind: type[BaseModel
         here = here[part]
     taken = set(here) if isinstance(here, dict) else set()
     return suggest(key, [name for name in known if name not in taken] or known)
-
-
-def suggest(word: str, known: list[str]) -> str:
-    """Return what to say after an unknown word: the nearest known one, else all of them."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; known: {', '.join(sorted(known))}" if known else ""
 
 
 def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

@@ -9,10 +9,7 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
-    Discriminator,
     Field,
     Tag,
     model_validator,
@@ -21,12 +18,10 @@ from pydantic import (
 from coldbench.study.gitnames import FullCommit, GitAddress, GitRef
 from coldbench.study.scalars import (
     Arguments,
-    Duration,
     Environment,
     LocalPath,
     Name,
     Percent,
-    RegularExpression,
     Repository,
     RepositoryPath,
     Requirement,
@@ -34,38 +29,15 @@ from coldbench.study.scalars import (
     Sha256,
     Size,
     Text,
-    TextPattern,
     WebAddress,
     listed,
 )
+from coldbench.study.section import Section, one_of
 from coldbench.study.treatment import Expect, Expected, Intent
+from coldbench.study.workloads import Workload
 
 State = Literal["cold", "warm"]
 STATES: tuple[State, ...] = ("cold", "warm")
-
-
-class Section(BaseModel):
-    """One mapping of a study file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def _which(*keys: str) -> Discriminator:
-    """Tell the variants of a mapping apart by the one key that only they have."""
-
-    def present(value: Any) -> str | None:
-        found = [
-            key
-            for key in keys
-            if (key in value if isinstance(value, dict) else hasattr(value, key))
-        ]
-        return found[0] if len(found) == 1 else None
-
-    return Discriminator(
-        present,
-        custom_error_type="source",
-        custom_error_message=f"needs exactly one of the keys {', '.join(keys)}",
-    )
 
 
 # --- models -------------------------------------------------------------------------------------
@@ -161,7 +133,7 @@ ModelSource = Annotated[
     | Annotated[HubSource, Tag("hf")]
     | Annotated[UrlSource, Tag("url")]
     | Annotated[PathSource, Tag("path")],
-    _which("standin", "pypi", "hf", "url", "path"),
+    one_of("standin", "pypi", "hf", "url", "path"),
 ]
 
 
@@ -242,7 +214,7 @@ BuildSource = Annotated[
     | Annotated[GitSource, Tag("git")]
     | Annotated[FolderSource, Tag("folder")]
     | Annotated[BinariesSource, Tag("binaries")],
-    _which("pypi", "git", "folder", "binaries"),
+    one_of("pypi", "git", "folder", "binaries"),
 ]
 
 
@@ -258,68 +230,6 @@ class Build(Section):
     targets: tuple[str, ...] | None = None
 
 
-# --- workloads ----------------------------------------------------------------------------------
-
-
-class _Workload(Section):
-    label: str | None = None
-    program: str | None = None
-    args: Arguments = ()
-    environment: Environment = {}
-    time_limit: Duration = 600.0
-    output_limit: Size = 16 * 2**20
-
-
-class BatchedBench(_Workload):
-    """llama-batched-bench: one prompt and generation pass a process."""
-
-    driver: Literal["llama-batched-bench"]
-
-
-class Bench(_Workload):
-    """llama-bench: prompt and generation tests, its samples averaged within the process."""
-
-    driver: Literal["llama-bench"]
-
-
-class Completion(_Workload):
-    """llama-completion: greedy text of `tokens` tokens after `prompt`."""
-
-    driver: Literal["llama-completion"]
-    prompt: str = Field(min_length=1)
-    tokens: int = Field(default=64, gt=0)
-    text: TextPattern | None = None
-
-
-class Metric(Section):
-    """One figure in a program's output: a regular expression's first group, or a JSON path."""
-
-    regex: RegularExpression | None = None
-    json_path: str | None = None
-    stream: Literal["stdout", "stderr"] = "stdout"
-    unit: str = ""
-
-    @model_validator(mode="after")
-    def _one_of(self) -> "Metric":
-        if (self.regex is None) == (self.json_path is None):
-            raise ValueError("a metric needs exactly one of the keys regex, json_path")
-        if self.regex is not None and re.compile(self.regex).groups != 1:
-            raise ValueError("a metric's regex needs exactly one group: the figure")
-        return self
-
-
-class Command(_Workload):
-    """Any program: `args` may use {model}; `metrics` says where its figures stand."""
-
-    driver: Literal["command"]
-    program: str
-    metrics: dict[Name, Metric] = Field(min_length=1)
-    text: TextPattern | None = None
-
-
-Workload = Annotated[BatchedBench | Bench | Completion | Command, Field(discriminator="driver")]
-
-
 # --- arms ---------------------------------------------------------------------------------------
 
 
@@ -329,8 +239,8 @@ class Level(Section):
     args: Arguments = ()
     intent: Intent = Intent()
     expect: Expect = Expect()
-    environment: Environment = {}
-    for_build: dict[Name, Arguments] = {}
+    environment: Environment = Field(default_factory=dict)
+    for_build: dict[Name, Arguments] = Field(default_factory=dict)
     budget: Size | None = None
 
     @model_validator(mode="before")
@@ -348,7 +258,7 @@ class ListedArm(Section):
     args: Arguments = ()
     intent: Intent = Intent()
     expect: Expected = Expected()
-    environment: Environment = {}
+    environment: Environment = Field(default_factory=dict)
     budget: Size | None = None
     aa_of: Name | None = None
 
@@ -367,7 +277,7 @@ class Arms(Section):
 
     matrix: dict[
         Name, Annotated[tuple[Name, ...], BeforeValidator(listed), Field(min_length=1)]
-    ] = {}
+    ] = Field(default_factory=dict)
     exclude: tuple[dict[Name, Name], ...] = ()
     include: tuple[ListedArm, ...] = ()
     name: str | None = None
@@ -430,34 +340,50 @@ class Comparison(Section):
 
 
 class Identity(Section):
-    """The identity check: greedy text over all arms, with a repeat and a mutated prompt.
+    """The identity check: greedy text (of a kernel: its checksum) over all arms.
 
-    `mutant` replaces the prompt in the run that must differ. Arms that share their levels of
-    `group_by` must agree; by default all arms of a model must.
+    A repeat must agree and a mutant differ: `mutant` is its prompt, a kernel mutates itself. Arms
+    that share their levels of `group_by` must agree; by default all arms of a model must. Those in
+    `without` compute nothing.
     """
 
     workload: Name
-    mutant: str = Field(min_length=1)
+    mutant: Annotated[str, Field(min_length=1)] | None = None
     group_by: tuple[Name, ...] = ()
+    without: Annotated[tuple[Name, ...], BeforeValidator(listed)] = ()
+
+
+class Scale(Section):
+    """What a study says at one of its scales: see `scales`."""
+
+    models: dict[Name, Model] = Field(default_factory=dict)
+    builds: dict[Name, Build] = Field(default_factory=dict)
+    workloads: dict[Name, Workload] = Field(default_factory=dict)
+    factors: dict[Name, dict[Name, Level]] = Field(default_factory=dict)
+    comparisons: dict[Name, Comparison] = Field(default_factory=dict)
+    blocks: Blocks | None = None
 
 
 class StudyFile(Section):
-    """A whole study file."""
+    """A whole study file. `scale` selects which of `scales` is laid over the other keys."""
 
     title: str = ""
     description: str = ""
+    scale: Name | None = None
+    scales: dict[Name, Scale] = Field(default_factory=dict)
     seed: int = Field(default=1, ge=0)
     models: dict[Name, Model] = Field(min_length=1)
     builds: dict[Name, Build] = Field(min_length=1)
     workloads: dict[Name, Workload] = Field(min_length=1)
-    factors: dict[Name, dict[Name, Level]] = {}
+    factors: dict[Name, dict[Name, Level]] = Field(default_factory=dict)
     arms: Arms
     blocks: Blocks
-    comparisons: dict[Name, Comparison] = {}
+    comparisons: dict[Name, Comparison] = Field(default_factory=dict)
     identity: Identity | None = None
 
 
 def study_schema() -> dict[str, Any]:
     """Return the JSON schema of study files, for editors; config/study.schema.json is its copy."""
     schema = StudyFile.model_json_schema(mode="validation")
+    schema["required"] = ["arms"]  # The others may come from a scale.
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

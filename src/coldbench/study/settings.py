@@ -12,7 +12,7 @@ from coldbench.common.folders import expanded
 from coldbench.study.find import find_study
 from coldbench.study.plan import Plan
 from coldbench.study.quiet import QuietLimits, QuietSettings
-from coldbench.study.reading import suggest
+from coldbench.study.words import suggest
 
 
 def _switch(value: Any) -> Any:

@@ -7,9 +7,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from coldbench.common.folders import expanded
 from coldbench.study.scalars import Environment
-from coldbench.study.schema import Completion, State, Workload
+from coldbench.study.schema import State
 from coldbench.study.treatment import Expected, Intent
+from coldbench.study.workloads import TextTokens, Trace, Workload
 
 
 class Spec(BaseModel):
@@ -46,15 +48,32 @@ class BlockSpec(Spec):
 
 
 class IdentitySpec(Spec):
-    """The identity check of a model: greedy text of every arm, a repeat, a mutated prompt."""
+    """The identity check of a model: every arm and a repeat of `driven`, and `mutant` once."""
 
     study: str
     model: str
     workload: str
-    driven: Completion
-    mutant: str
+    driven: Workload
+    mutant: Workload
     arms: tuple[Arm, ...]
     group_by: tuple[str, ...]
+
+
+class FeedSpec(Spec):
+    """What a kernel is fed beside the model: rows by a trace, or else the layers of the model."""
+
+    trace: Trace | None = None
+
+    @property
+    def files(self) -> list[str]:
+        """Return the user's files that it is computed from."""
+        named = (getattr(self.trace, key, None) for key in ("text", "recorded"))
+        return [str(expanded(path)) for path in named if path is not None]
+
+    @property
+    def builds(self) -> list[str]:
+        """Return the builds that it needs."""
+        return [self.trace.tokenizer] if isinstance(self.trace, TextTokens) else []
 
 
 class Claim(Spec):
