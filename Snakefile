@@ -29,6 +29,7 @@ rule all:
         rules.summary.output,
         rules.provenance.output,
         rules.outcome.output,
+        extras(),
 
 
 onstart:

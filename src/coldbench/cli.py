@@ -6,14 +6,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from coldbench.analysis.access import access_pattern
 from coldbench.common.errors import ColdbenchError, machine_fault
 from coldbench.common.folders import cache_folder
 from coldbench.drivers.registry import check_study
 from coldbench.measure.certificate import make_cold
 from coldbench.measure.doctor import examine
 from coldbench.measure.residency import model_files, resident_files, resident_tensors
-from coldbench.publish import cachetext, pinstext
+from coldbench.publish import accesstext, cachetext, pinstext
 from coldbench.publish.difference import difference
 from coldbench.publish.forecast import forecast
 from coldbench.publish.gate import FORBIDDEN, STATUSES, gate
@@ -23,6 +25,7 @@ from coldbench.sources.header import describe, read_model
 from coldbench.sources.inventory import take_stock
 from coldbench.sources.pincheck import check_study_pins
 from coldbench.sources.survey import survey
+from coldbench.sources.traces import make_trace, write_feed
 from coldbench.study.find import find_study
 from coldbench.study.plan import Plan
 from coldbench.study.schema import study_schema
@@ -70,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     differ = commands.add_parser("diff", help="tell how two studies' provenances differ; exit 1 if")
     differ.add_argument("first", metavar="A", help="a results folder, or its provenance.json")
     differ.add_argument("second", metavar="B", help="another one")
+    _add_trace(commands.add_parser("trace", help="report how a token stream uses a table's pages"))
     commands.add_parser("schema", help="print the JSON schema of study files, for editors")
     given = parser.parse_args(arguments)
     try:
@@ -115,6 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     print("\n".join(told), flush=True)
                     sys.exit(1)
                 print("No difference.")
+            case "trace":
+                _trace(given)
             case "schema":
                 print(json.dumps(study_schema(), indent=2))
         print(end="", flush=True)
@@ -129,3 +135,52 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for line in str(error).splitlines():
             print(f"coldbench: error: {line}", file=sys.stderr)
         sys.exit(2)
+
+
+def _add_trace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a GGUF model (its first shard); with --raw, any file")
+    stream = parser.add_mutually_exclusive_group(required=True)
+    stream.add_argument("--tokens-file", metavar="FILE", help="token ids: text or .npy of integers")
+    stream.add_argument("--text", metavar="FILE", help="a text for the model's own tokenizer")
+    stream.add_argument("--zipf", metavar="S", type=float, help="tokens by Zipf's law, exponent S")
+    parser.add_argument("--tokenizer", metavar="PROGRAM", help="an engine's llama-tokenize")
+    parser.add_argument(
+        "--count", type=int, default=100_000, help="tokens that --zipf draws (default: 100000)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="what --zipf draws by (default: 1)")
+    parser.add_argument(
+        "--raw",
+        metavar="ROW_BYTES:OFFSET",
+        type=_raw_table,
+        help="take the file from OFFSET on as rows of ROW_BYTES, and tokens as row numbers",
+    )
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="also draw it: .png or .svg")
+    parser.add_argument("--save", metavar="FILE", type=Path, help="also write gather's feed")
+
+
+def _raw_table(text: str) -> tuple[int, int]:
+    row_bytes, colon, offset = text.partition(":")
+    if not (colon and row_bytes.isdecimal() and offset.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text}: write ROW_BYTES:OFFSET, two numbers")
+    return int(row_bytes), int(offset)
+
+
+def _trace(given: argparse.Namespace) -> None:
+    if (given.text is None) != (given.tokenizer is None):
+        raise ColdbenchError("--text and --tokenizer go together: a text needs its model's own")
+    if given.plot is not None:
+        accesstext.check_plot(given.plot)
+    stream: dict[str, Any]
+    if given.text is not None:
+        stream = {"text": given.text, "tokenizer": given.tokenizer}
+    elif given.tokens_file is not None:
+        stream = {"recorded": given.tokens_file}
+    else:
+        stream = {"zipf": {"exponent": given.zipf, "count": given.count, "seed": given.seed}}
+    trace = make_trace(Path(given.model), stream, raw=given.raw)
+    if given.save is not None:
+        write_feed(trace, given.save)
+    pattern = access_pattern(trace)
+    if given.plot is not None:
+        accesstext.plot(pattern, given.plot)
+    print(accesstext.report(pattern))

@@ -2,11 +2,13 @@
  * launcher: runs one program alone, bounds it, watches its memory and reports how it ended.
  *
  *   launcher --parent PID --report FILE --stdout FILE --stderr FILE --time-limit SECONDS
- *            --output-limit BYTES [--cgroup PROCS_FILE]... [--cpus LIST] -- PROGRAM [ARGUMENT]...
+ *            --output-limit BYTES [--cgroup PROCS_FILE]... [--cpus LIST]
+ *            [--mark stdout:TEXT|stderr:TEXT]... -- PROGRAM [ARGUMENT]...
  *
  * PROGRAM is a path; it gets the launcher's own environment, an empty stdin, no other open files,
  * a session of its own and default signals. The report is one JSON object in which -1 is a value
- * that could not be had; the launcher's exit status is 0 exactly when it was written.
+ * that could not be had; the launcher's exit status is 0 exactly when it was written. Of each mark
+ * it holds when its TEXT was first on that stream, in seconds since the exec.
  *
  * A program of its own and not Python, since the peak RSS that the kernel reports for a child
  * starts at the size of whatever forked it, and a clean-up that must survive `kill -9` of its
@@ -15,6 +17,7 @@
  * Sources: prctl(2), getrusage(2), waitid(2), cgroups(7).
  */
 #define _GNU_SOURCE
+#include "marks.h"
 #include "watch.h"
 
 #include <dirent.h>
@@ -47,6 +50,7 @@ struct options {
     const char *cgroups[CGROUPS + 1]; /* up to the first NULL */
     double time_limit_s;
     long long output_limit_bytes;
+    struct marks marks;
     char **argv;
 };
 
@@ -221,7 +225,7 @@ static struct options parse(int argc, char **argv)
         {"stdout", required_argument, 0, 'o'},     {"stderr", required_argument, 0, 'e'},
         {"time-limit", required_argument, 0, 't'}, {"output-limit", required_argument, 0, 'l'},
         {"cgroup", required_argument, 0, 'g'},     {"cpus", required_argument, 0, 'c'},
-        {0, 0, 0, 0},
+        {"mark", required_argument, 0, 'm'},       {0, 0, 0, 0},
     };
     struct options options = {0};
     size_t cgroups = 0;
@@ -239,6 +243,10 @@ static struct options parse(int argc, char **argv)
             options.cgroups[cgroups++] = optarg;
             break;
         case 'c': options.cpus = optarg; break;
+        case 'm':
+            if (!marks_add(&options.marks, optarg))
+                exit(2);
+            break;
         default: exit(2);
         }
     }
@@ -257,7 +265,7 @@ int main(int argc, char **argv)
 
     sigset_t awaited;
     sigemptyset(&awaited);
-    const int numbers[] = {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+    const int numbers[] = {SIGCHLD, SIGIO, SIGTERM, SIGINT, SIGHUP, SIGQUIT};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         signal(numbers[i], SIG_DFL); /* an ignored signal would never be delivered below */
         sigaddset(&awaited, numbers[i]);
@@ -275,6 +283,8 @@ int main(int argc, char **argv)
     int out = open(options.out, flags, 0644), err = open(options.err, flags, 0644);
     if (out < 0 || err < 0)
         die(out < 0 ? options.out : options.err);
+    if (marks_begin(&options.marks, options.out, options.err))
+        die("inotify");
     int ends[2];
     if (pipe2(ends, O_CLOEXEC))
         die("pipe");
@@ -311,6 +321,7 @@ int main(int argc, char **argv)
     int stopped_by = -1;
     siginfo_t how;
     for (long tick_ms = FIRST_TICK_MS; !has_ended(program, &how);) {
+        marks_look(&options.marks, start);
         double elapsed_s = seconds(CLOCK_MONOTONIC) - start;
         watch_tick(&watch, elapsed_s);
         if (!limit && elapsed_s > options.time_limit_s)
@@ -320,11 +331,12 @@ int main(int argc, char **argv)
         if (limit || stopped_by > 0)
             kill(-program, SIGKILL); /* whoever left the group is swept once it is an orphan */
         int caught = sigtimedwait(&awaited, NULL, &(struct timespec){0, tick_ms * 1000000L});
-        if (caught > 0 && caught != SIGCHLD)
+        if (caught > 0 && caught != SIGCHLD && caught != SIGIO)
             stopped_by = caught;
         tick_ms = tick_ms * 2 < TICK_MS ? tick_ms * 2 : TICK_MS;
     }
     double wall_s = seconds(CLOCK_MONOTONIC) - start;
+    marks_look(&options.marks, start);
     struct ended zombie = watch_end(&watch);
     kill(-program, SIGKILL);
     struct rusage usage;
@@ -359,6 +371,8 @@ int main(int argc, char **argv)
             watch.tree.processes, zombie.read_bytes, zombie.rchar, usage.ru_majflt,
             usage.ru_minflt);
     print_names(report, &watch.code);
+    fputs(", \"marks\": ", report);
+    print_marks(report, &options.marks);
     end_report(&options, report, temporary);
     return 0;
 }

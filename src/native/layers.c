@@ -65,10 +65,10 @@ static struct range parse_range(struct model *model, const char *model_path, con
     struct range range;
     int name = 0;
     line[strcspn(line, "\n")] = '\0';
-    if (strchr(line, '-') == line ||
-        sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %n", &range.layer, &range.offset,
+    if (sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %n", &range.layer, &range.offset,
                &range.bytes, &name) != 3 ||
-        !name || !line[name] || strchr(line + name, '/'))
+        !name || !line[name] || strspn(line, "0123456789 ") < (size_t)name ||
+        strchr(line + name, '/'))
         fail("%s: line %" PRIu64 " is not `LAYER OFFSET BYTES BASENAME`", feed, number);
     if (range.bytes == 0)
         fail("%s: line %" PRIu64 " has a range of no bytes", feed, number);
@@ -81,27 +81,46 @@ static struct range parse_range(struct model *model, const char *model_path, con
     return range;
 }
 
-/* Put a part into the unit's image: into the last extent where it begins in a page that one
- * covers or ends before, else into an extent of its own. */
+static uint64_t page_of(uint64_t offset)
+{
+    return offset & ~(uint64_t)(ALIGNMENT - 1);
+}
+
+/* The unit's last extent, if a part at `offset` begins in it or where it ends. */
+static struct extent *extent_for(const struct unit *unit, const struct file *file, uint64_t offset)
+{
+    struct extent *last = unit->extent_count ? &unit->extents[unit->extent_count - 1] : NULL;
+    int joins = last && last->file == file && page_of(offset) >= last->offset &&
+                page_of(offset) <= last->offset + last->bytes;
+    return joins ? last : NULL;
+}
+
+/* How many bytes at `offset` the unit's image can take in before it is larger than `most`. */
+static uint64_t room_in(const struct unit *unit, const struct file *file, uint64_t offset,
+                        uint64_t most)
+{
+    const struct extent *last = extent_for(unit, file, offset);
+    uint64_t from = last ? last->at + (offset - last->offset)
+                         : unit->image_bytes + (offset - page_of(offset));
+    return from < most ? most - from : 0;
+}
+
 static void add_part(struct unit *unit, struct file *file, uint64_t offset, uint64_t bytes,
                      uint64_t row)
 {
-    uint64_t begin = offset & ~(uint64_t)(ALIGNMENT - 1);
-    uint64_t end = (offset + bytes + ALIGNMENT - 1) & ~(uint64_t)(ALIGNMENT - 1);
-    struct extent *last = unit->extent_count ? &unit->extents[unit->extent_count - 1] : NULL;
-    if (last && last->file == file && begin >= last->offset &&
-        begin <= last->offset + last->bytes) {
-        if (end > last->offset + last->bytes)
-            last->bytes = end - last->offset;
-    } else {
+    uint64_t end = page_of(offset + bytes + ALIGNMENT - 1);
+    struct extent *extent = extent_for(unit, file, offset);
+    if (!extent) {
         unit->extents = grown(unit->extents, unit->extent_count, sizeof *unit->extents);
-        last = &unit->extents[unit->extent_count++];
-        *last = (struct extent){file, begin, end - begin, unit->image_bytes};
+        extent = &unit->extents[unit->extent_count++];
+        *extent = (struct extent){file, page_of(offset), 0, unit->image_bytes};
     }
-    unit->image_bytes = last->at + last->bytes;
+    if (end > extent->offset + extent->bytes)
+        extent->bytes = end - extent->offset;
+    unit->image_bytes = extent->at + extent->bytes;
     unit->parts = grown(unit->parts, unit->part_count, sizeof *unit->parts);
     unit->parts[unit->part_count++] =
-        (struct part){file, offset, bytes, last->at + (offset - last->offset), row};
+        (struct part){file, offset, bytes, extent->at + (offset - extent->offset), row};
     unit->bytes += bytes;
 }
 
@@ -120,13 +139,17 @@ static void cut_layer(struct model *model, const struct range *ranges, size_t co
     uint64_t row = 0;
     for (size_t i = 0; i < count; i++) {
         const struct range *range = &ranges[i];
+        struct file *file = &model->files[range->file];
         for (uint64_t done = 0; done < range->bytes;) {
-            if (unit->bytes + ROW_BYTES > piece_bytes && unit->bytes)
+            uint64_t offset = range->offset + done, bytes = range->bytes - done;
+            uint64_t room = room_in(unit, file, offset, piece_bytes);
+            if (room < bytes)
+                bytes = room - room % ROW_BYTES; /* whole rows, but for the range's last one */
+            if (bytes == 0) {
                 unit = begin_unit(model, range->layer);
-            uint64_t bytes = range->bytes - done, room = piece_bytes - unit->bytes;
-            room = room < ROW_BYTES ? ROW_BYTES : room - room % ROW_BYTES;
-            bytes = bytes < room ? bytes : room;
-            add_part(unit, &model->files[range->file], range->offset + done, bytes, row);
+                continue;
+            }
+            add_part(unit, file, offset, bytes, row);
             row += (bytes + ROW_BYTES - 1) / ROW_BYTES;
             done += bytes;
         }

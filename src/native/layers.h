@@ -53,8 +53,9 @@ struct model {
     uint64_t layers, weights_bytes, largest_image;
 };
 
-/* Read the feed, open its files beside `model_path` and check them against it. `piece_bytes` is
- * the most weights in a unit (in whole rows), 0: a layer is a unit. Ends in fail(). */
+/* Read the feed, open its files beside `model_path` and check them against it. `piece_bytes`, of
+ * whole pages and two of them at least, is the largest image of a unit; 0: a layer is a unit. Ends
+ * in fail(). */
 struct model layers_read(const char *model_path, const char *feed, uint64_t piece_bytes);
 
 /* Open all files with O_DIRECT too; unsupported() where a filesystem has none. */

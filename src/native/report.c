@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "report.h"
 
 #include <errno.h>
@@ -77,16 +78,30 @@ void usage(const char *format, ...)
     _exit(USAGE);
 }
 
+/* The bytes of the UTF-8 character here, or 0 where there is none. */
+static int utf8_length(const unsigned char *at)
+{
+    int more = *at < 0x80 ? 0 : *at < 0xe0 ? 1 : *at < 0xf0 ? 2 : 3;
+    if ((*at >= 0x80 && *at < 0xc2) || *at > 0xf4)
+        return 0;
+    for (int i = 1; i <= more; i++)
+        if ((at[i] & 0xc0) != 0x80)
+            return 0;
+    return more + 1;
+}
+
 static void put_string(FILE *to, const char *text)
 {
     fputc('"', to);
-    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
+    for (const unsigned char *at = (const unsigned char *)text; *at;) {
+        int length = utf8_length(at);
         if (*at == '"' || *at == '\\')
-            fprintf(to, "\\%c", *at);
-        else if (*at < 0x20 || *at >= 0x7f) /* bytes of a path need not be UTF-8 */
-            fprintf(to, "\\u%04x", *at);
+            fputc('\\', to);
+        if (length == 0 || *at < 0x20) /* a path may hold anything */
+            fprintf(to, "\\u%04x", *at++);
         else
-            fputc(*at, to);
+            for (; length > 0; length--)
+                fputc(*at++, to);
     }
     fputc('"', to);
 }
@@ -147,6 +162,18 @@ void report_figures(const char *name, const double *values, uint64_t count)
         if (i)
             fputs(", ", to);
         put_figure(to, values[i]);
+    }
+    fputc(']', to);
+}
+
+void report_texts(const char *name, const char *const *values, uint64_t count)
+{
+    FILE *to = member(name);
+    fputc('[', to);
+    for (uint64_t i = 0; i < count; i++) {
+        if (i)
+            fputs(", ", to);
+        put_string(to, values[i]);
     }
     fputc(']', to);
 }

@@ -16,7 +16,7 @@ enum { RESULT = 0, FAILED = 1, USAGE = 2, UNSUPPORTED = 3 };
  * must outlive the program's work; NULL as long as nothing is mapped. */
 void report_begin(const char *program, const char *path);
 
-/* One line on stderr, `FORMAT...`; with errno's words after it for fail_errno. They never return. */
+/* One line on stderr, with errno's words after it for fail_errno. They never return. */
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void fail_errno(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -29,6 +29,8 @@ void report_count(const char *name, uint64_t value);
 void report_figure(const char *name, double value);
 /* A list of figures under one name. */
 void report_figures(const char *name, const double *values, uint64_t count);
+/* A list of texts. */
+void report_texts(const char *name, const char *const *values, uint64_t count);
 
 /* Print the object with a newline, flush and check it; returns RESULT for main to return. */
 int report_end(void);

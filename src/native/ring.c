@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "ring.h"
 
 #include "report.h"
@@ -168,7 +169,10 @@ void ring_submit(struct ring *ring)
 /* Take one completion out of the queue: 1 if it ends a read, 0 if there was none that does. */
 static int take(struct ring *ring, uint64_t *tag, int64_t *result)
 {
-    for (unsigned head; (head = *ring->cq_head) != __atomic_load_n(ring->cq_tail, __ATOMIC_ACQUIRE);) {
+    for (;;) {
+        unsigned head = *ring->cq_head;
+        if (head == __atomic_load_n(ring->cq_tail, __ATOMIC_ACQUIRE))
+            return 0;
         const struct io_uring_cqe *cqe = &ring->cqes[head & *ring->cq_mask];
         unsigned slot = (unsigned)cqe->user_data;
         int32_t got = cqe->res;
@@ -189,7 +193,6 @@ static int take(struct ring *ring, uint64_t *tag, int64_t *result)
         ring->in_flight--;
         return 1;
     }
-    return 0;
 }
 
 int ring_poll(struct ring *ring, uint64_t *tag, int64_t *result)

@@ -54,7 +54,8 @@ void ring_submit(struct ring *ring);
  * or -errno. */
 uint64_t ring_next(struct ring *ring, int64_t *result);
 
-/* As ring_next if a read has ended already, and without waiting for one; 0 if none has. Queued reads are submitted. */
+/* As ring_next if a read has ended already; 0, without waiting, if none has. Queued reads may be
+ * submitted. */
 int ring_poll(struct ring *ring, uint64_t *tag, int64_t *result);
 
 /* Closes the ring and frees its memory; reads in flight are waited for and their results lost. */

@@ -1,16 +1,20 @@
 """What several of the unit tests need."""
 
 import struct
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from coldbench.common.compiler import environment_program, find_compiler
 from coldbench.common.errors import ColdbenchError
 from coldbench.measure.cgroup import Group, memory_controller, own_group
 from coldbench.measure.launcher import Launched, environment_for, launch
-from coldbench.measure.native import launcher_program
+from coldbench.measure.native import SOURCES, launcher_program
 
+from .gather_kernel import Gather, Table
 from .gguf_files import gguf, key, text
 
 MIB = 2**20
@@ -65,3 +69,44 @@ def big_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "big_vocab.gguf"
     path.write_bytes(gguf(keys, [("token_embd.weight", (64, 1024), 0, 0)], data))
     return path
+
+
+@pytest.fixture(scope="session")
+def gather_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    build = tmp_path_factory.mktemp("gather-build")
+    cmake = environment_program("cmake")
+    ninja = f"-DCMAKE_MAKE_PROGRAM={environment_program('ninja')}"
+    flags = "-DCMAKE_C_FLAGS=-Werror"
+    subprocess.run([cmake, "-S", SOURCES, "-B", build, "-G", "Ninja", ninja, flags], check=True)
+    subprocess.run([cmake, "--build", build, "--target", "gather"], check=True)
+    return build / "gather"
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library by which the kernel refuses calls; see tests/native/refuse.c."""
+    library = tmp_path_factory.mktemp("shim") / "refuse.so"
+    source = Path(__file__).parents[1] / "native" / "refuse.c"
+    compiler = find_compiler("C").path
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    table = Table(tmp_path_factory.mktemp("table") / "the table é.gguf")
+    size = table.offset + table.rows * table.row_bytes
+    table.path.write_bytes(np.random.default_rng(5).bytes(size))
+    return table
+
+
+@pytest.fixture
+def indices(table: Table) -> np.ndarray:
+    """Gathers with repeats and neighbours, the first and the last row among them."""
+    some = np.random.default_rng(6).integers(0, table.rows, 700)
+    return np.concatenate([some, [0, table.rows - 1], some[:20], np.arange(4000, 4200)])
+
+
+@pytest.fixture
+def gather(gather_program: Path, tmp_path: Path) -> Gather:
+    return Gather(gather_program, tmp_path)

@@ -23,7 +23,8 @@ ALL = [BATCHED, BENCH, COMPLETION, COMMAND]
 
 
 def test_every_driver_of_the_study_file_is_registered():
-    assert {example.driver for example in ALL} == set(DRIVERS)
+    tested_apart = {"gather", "stream", "gemma-cpp"}
+    assert {example.driver for example in ALL} | tested_apart == set(DRIVERS)
     for example in ALL:
         assert driver_for(example) is DRIVERS[example.driver]
 

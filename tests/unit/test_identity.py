@@ -131,3 +131,78 @@ def test_the_same_output_two_hundred_times_never_fails() -> None:
     found = reasons([*sound(), *(printed(f"b{number}", STDOUT) for number in range(200))])
     assert set(found.values()) == {""}
     assert len(found) == 201
+
+
+# --- texts that are not the same each time --------------------------------------------------------
+
+
+def counted(arm: str, texts: str, mutant: str | None = None, **fields: Any) -> list[IdentityRun]:
+    """One letter a text."""
+    names = ["", *(f"text {number}" for number in range(2, len(texts) + 1))]
+    runs = [check(arm, text, name, **fields) for text, name in zip(texts, names, strict=True)]
+    return runs + ([check(arm, mutant, "mutant")] if mutant else [])
+
+
+def test_a_rate_like_the_first_arms_own_passes_and_is_shown() -> None:
+    cells = judge(
+        [*counted("a", "x" * 20 + "yyzz", "m"), *counted("b", "yx" * 2 + "x" * 18 + "ww")]
+    )
+    for arm, equal in (("a", 20), ("b", 20)):
+        cell = cells["model", arm]
+        assert (cell.ok, cell.md5, cell.reason) == (True, "x", "")
+        assert cell.rate is not None
+        assert (cell.rate.equal, cell.rate.runs) == (equal, 24)
+
+
+@pytest.mark.parametrize(("equal", "ok"), [(24, True), (18, True), (17, False), (0, False)])
+def test_an_arm_that_gives_the_text_too_rarely_fails_alone(equal: int, ok: bool) -> None:
+    texts = "x" * equal + "z" * (24 - equal)
+    found = reasons([*counted("a", "x" * 24, "m"), *counted("b", texts), *counted("c", "x" * 24)])
+    assert (found["a"], found["c"]) == ("", "")
+    assert (found["b"] == "") is ok
+    if not ok:
+        assert found["b"].startswith(
+            f"gave the text in {equal} of 24 runs, against 24 of 24 of a (p"
+        )
+
+
+def test_a_steadier_arm_is_no_worse() -> None:
+    found = reasons([*counted("a", "x" * 15 + "y" * 9, "m"), *counted("b", "x" * 24)])
+    assert found == {"a": "", "b": ""}
+
+
+@pytest.mark.parametrize("length", [5, 24])
+def test_the_least_number_of_repeats_tells_never_from_always(length: int) -> None:
+    found = reasons([*counted("a", "x" * length, "m"), *counted("b", "y" * length)])
+    assert found["a"] == ""
+    assert f"in 0 of {length} runs" in found["b"]
+
+
+def test_a_check_by_rates_that_could_not_fail_is_void() -> None:
+    restless = [*counted("a", "xxabcdefghijklmnopqrstuv", "w"), *counted("b", "x" * 24)]
+    assert set(reasons(restless).values()) == {
+        "the check is void: a gave its commonest text in 2 of 24 runs, too rarely to tell other "
+        "arms from it; raise repeats"
+    }
+    same = [*counted("a", "x" * 24, "y"), *counted("b", "x" * 23 + "y")]
+    assert set(reasons(same).values()) == {"the check is void: a mutated prompt gave the same text"}
+    none = [*counted("a", "x" * 24), *counted("b", "x" * 24)]
+    assert set(reasons(none).values()) == {"the check is void: its mutant is missing"}
+
+
+def test_an_arm_one_of_whose_texts_failed_fails_alone() -> None:
+    spoilt = counted("b", "x" * 23)
+    spoilt.append(check("b", "", "text 24", status="failed", reason="exit status 3"))
+    found = reasons([*counted("a", "x" * 24, "m"), *spoilt])
+    assert found == {"a": "", "b": "one of its identity runs failed: exit status 3"}
+
+
+@pytest.mark.parametrize(("texts", "ok"), [("xxx", True), ("xxy", True), ("yyz", False)])
+def test_measured_runs_are_held_to_the_same_rate(texts: str, ok: bool) -> None:
+    measured = [
+        fabricated_run("b", number, model="model", digest=d) for number, d in enumerate(texts)
+    ]
+    runs = [*counted("a", "x" * 24, "m"), *counted("b", "x" * 22 + "yy")]
+    cell = judge(runs, measured)["model", "b"]
+    assert cell.ok is ok
+    assert cell.reason.startswith("measured runs gave the text in 0 of 3 runs") is not ok

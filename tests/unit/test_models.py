@@ -1,6 +1,7 @@
 import hashlib
 import os
 import shutil
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -229,3 +230,46 @@ def test_a_damaged_wheel_is_fetched_anew(registry: Path, cache: Path) -> None:
     assert "is damaged" in error_of(shipped(), cache)
     assert prepare_model(shipped(), cache)["bytes"] == 540_928
     assert registry.exists()
+
+
+# --- the container of gemma.cpp -------------------------------------------------------------------
+
+
+def sbs(blobs: int, size: int, *, at_end: bool) -> bytes:
+    header = struct.pack("<4sIQ", b"SBS\n", blobs, size)
+    if not at_end:
+        return header.ljust(size, b"x")
+    return struct.pack("<4sIQ", b"SBS\n", 0, 65536).ljust(size - len(header), b"x") + header
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_an_sbs_file_is_a_model_without_a_table(cache: Path, tmp_path: Path, at_end: bool) -> None:
+    path = tmp_path / "weights.sbs"
+    path.write_bytes(sbs(3, 70_000, at_end=at_end))
+    record = prepare_model(at(path, sha256=sha256(path)), cache)
+    (file,) = record["files"]
+    assert (file["path"], file["size"], file["sha256"]) == (str(path), 70_000, sha256(path))
+    assert record["content"] == data_sha256([sha256(path)])
+    assert (record["bytes"], record["tensors"]) == (70_000, 0)
+    assert (record["architecture"], record["table"], record["notes"]) == (None, None, [])
+    assert "the study says" in error_of(at(path, sha256="0" * 64), cache)
+    assert "has no tensor x" in error_of(model({"path": str(path)}, "x"), cache)
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+@pytest.mark.parametrize("kept", [8, 16, 69_999])
+def test_an_sbs_file_that_is_cut_off_is_refused(
+    cache: Path, tmp_path: Path, at_end: bool, kept: int
+) -> None:
+    path = tmp_path / "weights.sbs"
+    path.write_bytes(sbs(3, 70_000, at_end=at_end)[:kept])
+    assert f"no header of it says {kept:,} bytes" in error_of(at(path), cache)
+
+
+@pytest.mark.parametrize(
+    "content", [b"<!DOCTYPE html><html>", b"SBS", b"SBS!" * 100, b"PK\3\4" * 9]
+)
+def test_what_only_is_called_sbs_is_refused(cache: Path, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "weights.sbs"
+    path.write_bytes(content)
+    error_of(at(path), cache)

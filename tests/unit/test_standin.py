@@ -180,3 +180,19 @@ def test_the_heads_ranges_cover_the_table_without_overlap(tmp_path: Path) -> Non
     ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
     assert all(end <= after for end, after in zip(ends, offsets[1:], strict=False))
     assert 0.9 * 4096 < ends[-1] <= model.tensors[TABLE_TENSOR].rows
+
+
+def test_a_sparse_table_is_a_hole(tmp_path: Path) -> None:
+    rows = 1_000_003
+    spec = standin(QWEN4EXP, table={"rows": rows, "sparse": "true"})
+    path = tmp_path / "toy.gguf"
+    digest = write_standin(spec, path)
+    size = path.stat().st_size
+    assert (size_of(spec), digest) == (size, hashlib.sha256(path.read_bytes()).hexdigest())
+    table = read_model(path).tensors[TABLE_TENSOR]
+    assert table.size == rows * row_bytes("Q8_0", 64)
+    body = size - table.size
+    assert body <= 512 * path.stat().st_blocks < body + (3 << 20)
+    with path.open("rb") as stream:
+        stream.seek(table.offset)
+        assert stream.read(table.size) == bytes(table.size)

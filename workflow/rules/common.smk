@@ -120,6 +120,12 @@ def block_receipts(wildcards):
     return [f"{folder}/{block:03d}.json" for block in range(1, PLAN.blocks + 1)]
 
 
+def extras():
+    """Return what only some studies publish."""
+    sampled = any(workload.residency_every for workload in PLAN.workloads.values())
+    return [f"{RESULTS}/residency.md"] if sampled else []
+
+
 def receipts():
     """Return the receipts of everything this study measures."""
     blocks = expand(

@@ -22,6 +22,27 @@ rule matrix:
         "../scripts/matrix.py"
 
 
+rule residency:
+    # Only of studies that look while the engine runs: see `extras`.
+    input:
+        receipts=receipts(),
+    output:
+        csv=f"{RESULTS}/residency.csv",
+        markdown=f"{RESULTS}/residency.md",
+        plot=f"{RESULTS}/residency.svg",
+    log:
+        f"{RESULTS}/logs/residency.log",
+    conda:
+        "../../envs/analyse.yaml"
+    params:
+        results=RESULTS,
+        presentation=presentation,
+    message:
+        "residency over time"
+    script:
+        "../scripts/residency.py"
+
+
 rule provenance:
     input:
         models=expand(rules.model.output, model=PLAN.models),

@@ -7,19 +7,21 @@ import numpy.typing as npt
 
 from coldbench.analysis.reuse import (
     MAX_TOUCHES,
-    previous_touches,
+    Ints,
+    Touches,
     simulated_hits,
     stack_depths,
+    touches_of,
 )
 from coldbench.common.errors import ColdbenchError
 from coldbench.sources.traces import Table, Trace
-from coldbench.sources.traces.feed import count_pages, pages_of
+from coldbench.sources.traces.feed import count_pages, distinct, pages_of
 
 PERCENTS = (50, 90, 99)
 _CURVE_POINTS = 256
 _WINDOWS = 20
 
-Depths = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -105,60 +107,57 @@ def access_pattern(trace: Trace) -> AccessPattern:
     pages = first
     if touches > count:
         pages = np.repeat(first - begins, spans) + np.arange(touches)
-    previous = previous_touches(pages)
-    depths = stack_depths(previous)
+    touched = touches_of(pages)
+    depths = stack_depths(touched.previous)
     lru = _deepest(np.where(depths > 0, depths, MAX_TOUCHES), begins)
-    hottest = _deepest(_popularity_ranks(pages), begins)
-    new = lru == MAX_TOUCHES
-    lru_sorted, hottest_sorted = np.sort(lru[~new]), np.sort(hottest)
-    demands = tuple(_demand(percent, count, lru_sorted, hottest_sorted) for percent in PERCENTS)
-    _check(pages, depths, [demand.lru for demand in demands if demand.lru is not None])
-    unique = int((previous < 0).sum())
+    hottest = _deepest(_popularity_ranks(touched), begins)
+    new = float((lru == MAX_TOUCHES).mean())
+    # In order, what is never served comes last.
+    lru.sort()
+    hottest.sort()
+    demands = tuple(_demand(percent, lru, hottest) for percent in PERCENTS)
+    _check(touched, depths, [demand.lru for demand in demands if demand.lru is not None])
     together = (first[1:] <= last[:-1]) & (first[:-1] <= last[1:])
     return AccessPattern(
         table=trace.table,
         kind=trace.kind,
         gathers=count,
         per_token=trace.per_token,
-        rows_unique=len(np.unique(trace.rows)),
-        pages_unique=unique,
+        rows_unique=len(distinct(trace.rows)),
+        pages_unique=len(touched.counts),
         touches=touches,
         same_page=float(together.mean()) if count > 1 else None,
-        new_page=float(new.mean()),
+        new_page=new,
         demands=demands,
-        curve=_curve(unique, count, lru_sorted, hottest_sorted),
-        windows=_windows(previous, np.append(begins, touches)),
+        curve=_curve(len(touched.counts), lru, hottest),
+        windows=_windows(touched.previous, np.append(begins, touches)),
         heads=tuple(_head(trace, head) for head in range(trace.per_token)),
     )
 
 
-def _deepest(of_touches: npt.NDArray[np.integer], begins: Depths) -> Depths:
+def _deepest(of_touches: Ints, begins: Positions) -> Ints:
     """Return for each gather the largest value of its touches."""
     if len(of_touches) == len(begins):
-        return of_touches.astype(np.int64)
-    return np.maximum.reduceat(of_touches, begins).astype(np.int64)
+        return of_touches
+    return np.maximum.reduceat(of_touches, begins)
 
 
-def _popularity_ranks(pages: npt.NDArray[np.int64]) -> Depths:
+def _popularity_ranks(touched: Touches) -> Ints:
     """Return for each touch the rank of its page, 1 for the most touched; ties by page number."""
-    _, inverse, counts = np.unique(pages, return_inverse=True, return_counts=True)
-    ranks = np.empty(len(counts), dtype=np.int64)
-    ranks[np.argsort(-counts, kind="stable")] = np.arange(1, len(counts) + 1)
-    return ranks[inverse]
+    ranks = np.empty_like(touched.counts)
+    ranks[np.argsort(-touched.counts, kind="stable")] = np.arange(1, len(ranks) + 1)
+    return ranks[touched.page]
 
 
-def _demand(percent: int, count: int, lru: Depths, hottest: Depths) -> Demand:
-    needed = -(-count * percent // 100)
-    return Demand(
-        percent,
-        int(lru[needed - 1]) if needed <= len(lru) else None,
-        int(hottest[needed - 1]),
-    )
+def _demand(percent: int, lru: Ints, hottest: Ints) -> Demand:
+    last = -(-len(lru) * percent // 100) - 1
+    depth = int(lru[last])
+    return Demand(percent, None if depth == MAX_TOUCHES else depth, int(hottest[last]))
 
 
-def _check(pages: npt.NDArray[np.int64], depths: npt.NDArray[np.int32], sizes: list[int]) -> None:
+def _check(touched: Touches, depths: Ints, sizes: list[int]) -> None:
     """Compare our count of hits with the simulator's, by touches."""
-    for size, simulated in zip(sizes, simulated_hits(pages, sizes), strict=True):
+    for size, simulated in zip(sizes, simulated_hits(touched.page, sizes), strict=True):
         counted = int(((depths > 0) & (depths <= size)).sum())
         if counted != simulated:
             raise ColdbenchError(
@@ -167,16 +166,16 @@ def _check(pages: npt.NDArray[np.int64], depths: npt.NDArray[np.int32], sizes: l
             )
 
 
-def _curve(unique: int, count: int, lru: Depths, hottest: Depths) -> Curve:
+def _curve(unique: int, lru: Ints, hottest: Ints) -> Curve:
     sizes = np.unique(np.geomspace(1, unique, _CURVE_POINTS).round().astype(np.int64))
     return Curve(
         sizes,
-        np.searchsorted(lru, sizes, side="right") / count,
-        np.searchsorted(hottest, sizes, side="right") / count,
+        np.searchsorted(lru, sizes, side="right") / len(lru),
+        np.searchsorted(hottest, sizes, side="right") / len(hottest),
     )
 
 
-def _windows(previous: npt.NDArray[np.int32], begins: Depths) -> tuple[Window, ...]:
+def _windows(previous: Ints, begins: Positions) -> tuple[Window, ...]:
     """Return up to _WINDOWS windows of gathers; `begins` holds each gather's first touch."""
     count = len(begins) - 1
     edges = np.unique(np.linspace(0, count, min(_WINDOWS, count) + 1).round().astype(np.int64))
@@ -190,7 +189,7 @@ def _windows(previous: npt.NDArray[np.int32], begins: Depths) -> tuple[Window, .
 
 def _head(trace: Trace, head: int) -> Head:
     rows = trace.rows[head :: trace.per_token]
-    unique = np.unique(rows)
+    unique = distinct(rows)
     return Head(
         len(rows),
         len(unique),

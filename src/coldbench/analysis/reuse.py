@@ -8,8 +8,9 @@ analyzer's reuse tables count time, not distinct pages); so it is used for what 
 """
 
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,22 +23,47 @@ MAX_TOUCHES = 2**31 - 1
 _REQUEST = np.dtype([("time", "<u4"), ("page", "<u8"), ("size", "<u4"), ("next", "<i8")])
 _UNKNOWN = -2
 
+_LOW_BITS = 7
+_CHUNK = 1 << 16  # items: what is computed of them stays in the processor's cache
 
-def previous_touches(pages: npt.NDArray[Any]) -> Ints:
-    """Return for each touch the position of the one before it of the same page, -1 if none."""
-    order = np.argsort(pages, kind="stable").astype(np.int32)
-    ordered = pages[order]
-    again = ordered[1:] == ordered[:-1]
-    previous = np.full(len(pages), -1, dtype=np.int32)
-    previous[order[1:][again]] = order[:-1][again]
-    return previous
+
+@dataclass(frozen=True)
+class Touches:
+    """A page trace in numbers of its own.
+
+    `page` numbers the distinct pages from 0 on in ascending order, touch by touch; `previous` is
+    the position of the touch before of the same page, -1 for its first; `counts` are the touches
+    of each page.
+    """
+
+    page: Ints
+    previous: Ints
+    counts: Ints
+
+
+def touches_of(pages: npt.NDArray[np.int64]) -> Touches:
+    """Number the pages (from 0 to 2^31 - 1) of a trace of up to MAX_TOUCHES touches."""
+    count = len(pages)
+    # One key of both: numpy sorts whole numbers much faster than it finds their order.
+    keys = (pages << 32) | np.arange(count)
+    keys.sort()
+    order = (keys & 0xFFFFFFFF).astype(np.int32)
+    keys >>= 32
+    new = np.ones(count, dtype=bool)
+    new[1:] = keys[1:] != keys[:-1]
+    page, previous = np.empty(count, dtype=np.int32), np.full(count, -1, dtype=np.int32)
+    page[order] = np.cumsum(new, dtype=np.int32) - 1
+    again = np.flatnonzero(~new)
+    previous[order[again]] = order[again - 1]
+    counts = np.diff(np.append(np.flatnonzero(new), count)).astype(np.int32)
+    return Touches(page, previous, counts)
 
 
 def stack_depths(previous: Ints) -> Ints:
     """Return the LRU stack depth of each touch, 0 for a page's first.
 
     A cache of `s` pages that evicts the least recently used one has the page at touch i exactly
-    where 1 <= depth[i] <= s. `previous` is that of `previous_touches`.
+    where 1 <= depth[i] <= s. `previous` is that of `Touches`.
     """
     # Between touch i and the one before it at p lie as many distinct pages as touches j < i with
     # previous[j] < p, less the p + 1 touches up to p, which all fulfil that.
@@ -52,7 +78,7 @@ def stack_depths(previous: Ints) -> Ints:
     return depths
 
 
-def simulated_hits(pages: npt.NDArray[Any], sizes: list[int]) -> list[int]:
+def simulated_hits(pages: Ints, sizes: Sequence[int]) -> list[int]:
     """Return how many touches hit in LRU caches of `sizes` pages, by libcachesim's simulator."""
     if not sizes:
         return []
@@ -76,21 +102,45 @@ def simulated_hits(pages: npt.NDArray[Any], sizes: list[int]) -> list[int]:
 def _smaller_before(values: Ints) -> Ints:
     """Return for each item of a permutation of 0..n-1 how many smaller ones come before it.
 
-    The permutation is sorted bit by bit from the highest; among items that agree in the bits
-    above, each with a one is preceded by the zeros that it passes. As it is a permutation, the
-    items that agree in the bits above `bit` are at the places from their common prefix on, and
-    half of them, rounded up to whole powers of two, are zeros.
+    The permutation is sorted bit by bit from the highest. Items that agree in the bits above lie
+    together, from the place on that these bits say, since none is missing; among them, each with
+    a one in this bit passes the zeros after which it came. The lowest bits, where groups are
+    small, are left to comparing all with all.
     """
     count = len(values)
-    current, passed = values.astype(np.int32), np.zeros(count, dtype=np.int32)
+    current, passed = values.copy(), np.zeros(count, dtype=np.int32)
+    ordered, carried = np.empty_like(current), np.empty_like(passed)
     places = np.arange(count, dtype=np.int32)
-    for bit in reversed(range((count - 1).bit_length() if count else 0)):
-        ones = (current >> bit) & 1
-        group = (current >> (bit + 1)) << (bit + 1)
-        zeros = np.cumsum(1 - ones, dtype=np.int32) - (1 - ones) - (group >> 1)
-        passed += ones * zeros
-        target = group + np.where(ones == 1, (1 << bit) + places - group - zeros, zeros)
-        ordered, carried = np.empty_like(current), np.empty_like(passed)
-        ordered[target], carried[target] = current, passed
-        current, passed = ordered, carried
-    return passed[values]
+    for bit in reversed(range(_LOW_BITS, (count - 1).bit_length() if count else 0)):
+        seen = 0
+        for begin in range(0, count, _CHUNK):
+            part = slice(begin, begin + _CHUNK)
+            chunk, before = current[part], passed[part]
+            zero = (chunk & (1 << bit)) == 0
+            zeros = np.cumsum(zero, dtype=np.int32)
+            zeros += seen
+            seen = int(zeros[-1])
+            # Of the places before its group half are zeros': only the group's own are counted.
+            half = (chunk >> (bit + 1)) << bit
+            zeros -= half
+            target = np.where(zero, 2 * half + zeros - 1, places[part] - zeros + (1 << bit))
+            ordered[target] = chunk
+            carried[target] = before + np.where(zero, 0, zeros)
+        current, ordered, passed, carried = ordered, current, carried, passed
+    passed += _smaller_before_in_group(current)
+    by_value = np.empty_like(passed)
+    by_value[current] = passed
+    return by_value[values]
+
+
+def _smaller_before_in_group(values: Ints) -> Ints:
+    """Return how many smaller ones come before each item among its 2^_LOW_BITS neighbours."""
+    size, count = 1 << _LOW_BITS, len(values)
+    low = np.full(-(-count // size) * size, size - 1, dtype=np.uint8)
+    low[:count] = values & (size - 1)
+    # An item's place in the group is the row here, so that a comparison is one of long rows.
+    low = np.ascontiguousarray(low.reshape(-1, size).T)
+    before = np.zeros_like(low)
+    for place in range(1, size):
+        np.sum(low[:place] < low[place], axis=0, dtype=np.uint8, out=before[place])
+    return before.T.reshape(-1)[:count].astype(np.int32)

@@ -3,7 +3,7 @@
 import math
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -17,17 +17,27 @@ FEED = "{feed}"
 
 
 @dataclass(frozen=True)
+class Mark:
+    """A text whose first appearance on a stream is timed from outside."""
+
+    stream: Literal["stdout", "stderr"]
+    text: str
+
+
+@dataclass(frozen=True)
 class Output:
     """What a finished process left: how it ended and its two streams.
 
     `memlock_limit_bytes` is the limit (RLIMIT_MEMLOCK) it ran under, None where unknown or
-    unlimited.
+    unlimited. `marked_s` are the times of the driver's marks, in seconds since the exec, None for
+    what never appeared.
     """
 
     exit: Exit
     stdout: bytes
     stderr: str
     memlock_limit_bytes: int | None = None
+    marked_s: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

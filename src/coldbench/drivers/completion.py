@@ -18,7 +18,7 @@ from coldbench.drivers.arguments import (
 )
 from coldbench.drivers.base import Output, Result, UnusableError, failure
 from coldbench.drivers.engine_log import read_log
-from coldbench.drivers.text import cut_text
+from coldbench.drivers.text import HANDFUL, cut_text, is_degenerate
 from coldbench.study.workloads import Completion
 
 _OWNED = (
@@ -44,7 +44,6 @@ _PHASES = {
     ),
 }
 _END = b"\n\n"
-_HANDFUL = 5
 
 
 class CompletionDriver:
@@ -120,10 +119,9 @@ def _check_text(text: bytes, tokens: int | None, workload: Completion) -> None:
         raise UnusableError(
             "invalid", f"{tokens} tokens generated where {workload.tokens} were asked for"
         )
-    decoded = text.decode("utf-8", "replace")
-    if len(set(decoded)) <= _HANDFUL and len(set(decoded.split())) <= _HANDFUL:
+    if is_degenerate(text):
         raise UnusableError(
-            "invalid", f"degenerate text: no more than {_HANDFUL} distinct characters and words"
+            "invalid", f"degenerate text: no more than {HANDFUL} distinct characters and words"
         )
 
 

@@ -13,19 +13,26 @@ from coldbench.drivers.engine_log import EngineLog
 from coldbench.drivers.requested import Requested, requested
 from coldbench.records import Run
 
-_TELLING_BYTES = 16 * 2**20
+TELLING_BYTES = 16 * 2**20
+"""What stands out from a process's own memory."""
+
 _MIB = 2**20
 _MAPPED = "_Mapped"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that had to be seen of a treatment, what it was seen as, and whether it was so."""
+    """One thing that had to be seen of a treatment, what it was seen as, and whether it was so.
+
+    `setting` is the setting whose value alone it checks: a study that declares another value
+    (`expect: {effective: {lazy: off}}`) knows better what the flag comes to.
+    """
 
     what: str
     ok: bool
     expected: str
     seen: str
+    setting: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,10 +79,25 @@ class Traces:
     @property
     def whole(self) -> bool:
         """Return whether memory can hold all that the engine wants to keep there."""
-        total = self.run.host.get("memory_bytes")
-        return self.run.memory.budget_bytes is None and (
-            total is None or 2 * self.model_bytes < total
-        )
+        return fits(self.run, self.model_bytes)
+
+
+def fits(run: Run, model_bytes: int) -> bool:
+    """Return whether memory can hold all that an engine wants to keep there of a model."""
+    total = run.host.get("memory_bytes")
+    return run.memory.budget_bytes is None and (total is None or 2 * model_bytes < total)
+
+
+def at_least(what: str, words: str, wanted: float, seen: int | None) -> Iterator[Check]:
+    """Check that so many bytes were seen, where they were counted."""
+    if seen is not None:
+        yield Check(what, seen >= wanted, f"{words} of at least {_size(wanted)}", _size(seen))
+
+
+def below(what: str, words: str, limit: float, seen: int | None) -> Iterator[Check]:
+    """Check that fewer bytes were seen, where they were counted."""
+    if seen is not None:
+        yield Check(what, seen < limit, f"less than {_size(limit)} {words}", _size(seen))
 
 
 def effects(args: Sequence[str], traces: Traces) -> list[Check]:
@@ -101,10 +123,11 @@ def _lazy(asked: Requested, traces: Traces) -> Iterator[Check]:
     seen = f"{', '.join(lazy)} read lazily" if lazy else _nothing(traces, "no tensor read lazily")
     table, memory = traces.table_bytes, traces.run.memory
     if asked.lazy == "off":
-        yield Check("lazy off", traces.loading.told and not lazy, "no tensor read lazily", seen)
+        told = traces.loading.told and not lazy
+        yield Check("lazy off", told, "no tensor read lazily", seen, "lazy")
         resident = memory.peak_rss_bytes
         here = not asked.overrides and asked.layers in {None, "0"} and traces.whole
-        if table >= _TELLING_BYTES and here and resident is not None:
+        if table >= TELLING_BYTES and here and resident is not None:
             yield Check(
                 "table in memory",
                 resident > table / 2,
@@ -114,9 +137,9 @@ def _lazy(asked: Requested, traces: Traces) -> Iterator[Check]:
     elif asked.lazy is not None:
         if asked.lazy == "auto" and not lazy:
             seen += " (auto leaves tensors up to 4 GiB as off does)"
-        yield Check(f"lazy {asked.lazy}", bool(lazy), "a tensor read lazily", seen)
+        yield Check(f"lazy {asked.lazy}", bool(lazy), "a tensor read lazily", seen, "lazy")
         locked = memory.peak_locked_bytes
-        if lazy and table >= _TELLING_BYTES and locked:
+        if lazy and table >= TELLING_BYTES and locked:
             limit = traces.model_bytes - table / 2
             yield Check(
                 "lazy table not locked",
@@ -141,15 +164,15 @@ def _load_mode(asked: Requested, traces: Traces) -> Iterator[Check]:
     if mapped:
         yield Check("mapped buffer", maps, "a buffer that maps the file", buffers)
         file = memory.file_at_peak_bytes
-        if not log.lazy and traces.whole and traces.mapped_bytes >= _TELLING_BYTES:
-            yield from _at_least("mapped memory", "file memory", traces.mapped_bytes / 4, file)
+        if not log.lazy and traces.whole and traces.mapped_bytes >= TELLING_BYTES:
+            yield from at_least("mapped memory", "file memory", traces.mapped_bytes / 4, file)
     else:
         # a lazily read table is mapped whatever the load mode
         own = log.told and (holds if log.lazy else not maps)
         yield Check("buffer in memory", own, "a buffer that does not map the file", buffers)
-        if traces.in_memory_bytes >= _TELLING_BYTES:
+        if traces.in_memory_bytes >= TELLING_BYTES:
             held = _sum(memory.anon_at_peak_bytes, memory.swap_at_peak_bytes)
-            yield from _at_least(
+            yield from at_least(
                 "memory of its own", "anonymous memory", traces.in_memory_bytes / 2, held
             )
 
@@ -163,12 +186,12 @@ def _locked(asked: Requested, traces: Traces) -> Iterator[Check]:
     body = _MIB * traces.loading.buffers.get("CPU", 0.0) + traces.mapped_bytes
     if traces.loading.lazy:
         body -= traces.table_bytes
-    wanted = body / 2 if body >= _TELLING_BYTES else 1
+    wanted = body / 2 if body >= TELLING_BYTES else 1
     if refused:
         seen = "a warning that locking failed"
         yield Check("locked memory", False, "no warning of a lock that failed", seen)
     elif locked is not None:
-        yield from _at_least("locked memory", "locked memory (VmLck)", wanted, locked)
+        yield from at_least("locked memory", "locked memory (VmLck)", wanted, locked)
 
 
 def _direct(asked: Requested, traces: Traces) -> Iterator[Check]:
@@ -179,7 +202,7 @@ def _direct(asked: Requested, traces: Traces) -> Iterator[Check]:
     yield Check("direct reads", not fell_back, "no fall-back", seen)
     run = traces.run
     body = traces.model_bytes - traces.table_bytes
-    if run.state == "cold" and run.after.files and body >= 4 * _TELLING_BYTES:
+    if run.state == "cold" and run.after.files and body >= 4 * TELLING_BYTES:
         left = run.after.total_bytes - (run.after.table_bytes or 0)
         yield Check(
             "nothing left cached",
@@ -237,11 +260,6 @@ def _advice(traces: Traces) -> Iterator[Check]:
     if refused or any(log.lazy for log in traces.logs):
         seen = "; ".join(dict.fromkeys(refused)) or "none refused"
         yield Check("madvise", not refused, "advice that the kernel takes", seen)
-
-
-def _at_least(what: str, words: str, wanted: float, seen: int | None) -> Iterator[Check]:
-    if seen is not None:
-        yield Check(what, seen >= wanted, f"{words} of at least {_size(wanted)}", _size(seen))
 
 
 def _nothing(traces: Traces, words: str) -> str:

@@ -1,22 +1,25 @@
 """Which driver serves which workload."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.drivers.base import Driver
+from coldbench.drivers.base import Driver, Mark
 from coldbench.drivers.batched_bench import BatchedBenchDriver
 from coldbench.drivers.bench import BenchDriver
 from coldbench.drivers.command import CommandDriver
 from coldbench.drivers.completion import CompletionDriver
+from coldbench.drivers.gemma_cpp import MARKS, GemmaCppDriver
 from coldbench.drivers.kernel import KernelDriver
 from coldbench.study.plan import Plan
-from coldbench.study.workloads import Workload
+from coldbench.study.workloads import GemmaCpp, Workload
 
 DRIVERS: dict[str, Driver[Any]] = {
     "llama-batched-bench": BatchedBenchDriver(),
     "llama-bench": BenchDriver(),
     "llama-completion": CompletionDriver(),
     "command": CommandDriver(),
+    "gemma-cpp": GemmaCppDriver(),
     "gather": KernelDriver(),
     "stream": KernelDriver(),
 }
@@ -26,6 +29,11 @@ DRIVERS: dict[str, Driver[Any]] = {
 def driver_for(workload: Workload) -> Driver[Any]:
     """Return the driver that `workload` names."""
     return DRIVERS[workload.driver]
+
+
+def marks_of(workload: Workload) -> Mapping[str, Mark]:
+    """Return what is timed from outside in an output, by the figure that it gives."""
+    return MARKS if isinstance(workload, GemmaCpp) else {}
 
 
 def check_study(plan: Plan) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.hashing import data_sha256, text_md5
 from coldbench.drivers.base import FEED, Output, failure
-from coldbench.drivers.registry import driver_for
+from coldbench.drivers.registry import driver_for, marks_of
 from coldbench.measure import preflight
 from coldbench.measure.certificate import NotColdError, make_cold
 from coldbench.measure.cgroup import NO_GROUP, Group, own_group
 from coldbench.measure.delivery import Printed
+from coldbench.measure.growth import sampled
 from coldbench.measure.host import host_facts, host_state
 from coldbench.measure.journal import PlannedRun
 from coldbench.measure.judging import judged
@@ -192,7 +193,7 @@ class Bench:
         certificate: dict[str, Any] = {}
         unprimed, primed = "", None
         # One group for priming and measuring: pages charged to another would not be warm in it.
-        with own_group(arm.budget, planned.cell[:12], self.model_path) as group:
+        with own_group(arm.budget_bytes, planned.cell[:12], self.model_path) as group:
             if planned.state != "unmeasured":
                 # By the user's name for it, so that a message names link and file.
                 certificate = make_cold([self.model_path, *self.model_files[1:]])
@@ -203,10 +204,12 @@ class Bench:
                 unprimed = failure(driven, Output(first.exit, b"", ""))
                 primed = self._residency().total_bytes
             before, machine_before = self._residency(), host_state(self.model_path)
-            launched = self._launch(planned.argv, arm, driven, self.logs, name, group)
+            curve = self.logs / f"{name}.residency.csv"
+            with sampled(driven.residency_every, self._residency, curve):
+                launched = self._launch(planned.argv, arm, driven, self.logs, name, group)
             machine_after, after = host_state(self.model_path), self._residency()
             budget = {
-                "budget_bytes": arm.budget,
+                "budget_bytes": arm.budget_bytes,
                 "cgroup_peak_bytes": group.peak_bytes(),
                 "cgroup_oom_kills": group.oom_kills(),
             }
@@ -217,6 +220,7 @@ class Bench:
             stdout=stdout.read_bytes(),
             stderr=stderr.read_text(encoding="utf-8", errors="replace"),
             memlock_limit_bytes=_memlock_limit(),
+            marked_s=dict(zip(marks_of(driven), launched.marks, strict=False)),
         )
         result = driver_for(driven).read(driven, output)
         observed = record.model_copy(
@@ -240,8 +244,9 @@ class Bench:
                 "tokens": result.tokens,
                 "rows": result.rows,
                 "output": {
-                    "stdout": str(stdout.relative_to(self.results)),
-                    "stderr": str(stderr.relative_to(self.results)),
+                    kind: str(path.relative_to(self.results))
+                    for kind, path in {"stdout": stdout, "stderr": stderr, "curve": curve}.items()
+                    if path.exists()
                 },
             }
         )
@@ -301,6 +306,7 @@ class Bench:
             time_limit_s=driven.time_limit,
             output_limit_bytes=driven.output_limit,
             group=group,
+            marks=[*marks_of(driven).values()],
         )
 
     def _residency(self) -> Residency:

@@ -67,7 +67,8 @@ def measure_block(spec: BlockSpec, prepared: Prepared, receipt: Path, quiet: Qui
     another order, where a run was disturbed. Holds the machine alone. Raises ColdbenchError where
     the machine is never quiet, and for what is not, or no longer, as the records say.
     """
-    slots = [Slot(state, arm, spec.driven) for state in spec.states for arm in spec.arms]
+    arms = [arm.with_model(prepared.model["bytes"]) for arm in spec.arms]
+    slots = [Slot(state, arm, spec.driven) for state in spec.states for arm in arms]
 
     def shuffled(new: list[Slot], repeat: str) -> list[Slot]:
         arranged: list[Slot] = []
@@ -84,17 +85,22 @@ def measure_block(spec: BlockSpec, prepared: Prepared, receipt: Path, quiet: Qui
 def check_identity(spec: IdentitySpec, prepared: Prepared, receipt: Path) -> None:
     """Make every arm compute, with a repeat and a mutant of each group; write a receipt.
 
+    Where the spec asks for repeats, each arm computes so often instead, in rounds of all arms.
     The cache state is left alone: these runs are compared, not timed.
     """
     slots: list[Slot] = []
     groups: set[tuple[str, ...]] = set()
-    for arm in spec.arms:
+    arms = [arm.with_model(prepared.model["bytes"]) for arm in spec.arms]
+    for arm in arms:
         slots.append(Slot("unmeasured", arm, spec.driven))
         group = tuple(arm.levels.get(factor, "") for factor in spec.group_by)
         if group not in groups:
             groups.add(group)
-            slots.append(Slot("unmeasured", arm, spec.driven, "repeat"))
+            if spec.repeats is None:
+                slots.append(Slot("unmeasured", arm, spec.driven, "repeat"))
             slots.append(Slot("unmeasured", arm, spec.mutant, "mutant"))
+    for number in range(2, (spec.repeats or 1) + 1):
+        slots += [Slot("unmeasured", arm, spec.driven, f"text {number}") for arm in arms]
     _carry_out(spec, prepared, receipt, slots, lambda new, _: new, 0, "identity", None)
 
 

@@ -14,10 +14,14 @@ from typing import Any
 from coldbench.drivers.base import excerpt
 from coldbench.drivers.effects import Check, Traces, effects
 from coldbench.drivers.engine_log import EngineLog
+from coldbench.drivers.gemma_effects import gemma_effects
 from coldbench.records import Run
 from coldbench.study.specs import Arm
 from coldbench.study.treatment import Observed, within
-from coldbench.study.workloads import Gather, Stream, Workload
+from coldbench.study.workloads import Gather, GemmaCpp, Stream, Workload
+
+ANY = "*"
+"""The value of a setting that a study leaves open."""
 
 _ELF = b"\x7fELF"
 
@@ -69,6 +73,8 @@ def check(
             model_bytes=model["bytes"],
         )
         checks += effects(record.argv[1:], traces)
+    elif isinstance(driven, GemmaCpp):
+        checks += gemma_effects(record.argv[1:], record, model["bytes"])
     elif isinstance(driven, Gather | Stream):
         checks += _hinted(record.effective)
     text = "\n".join(
@@ -82,7 +88,9 @@ def check(
         # a log shows what is in force; what the tool's rows echo gives way to it
         for log in reversed(logs):
             effective |= log.settings()
-    checks += _declared(arm.expect.in_state(record.state), record, text, effective)
+    declared = arm.expect.in_state(record.state)
+    checks = [one for one in checks if one.setting not in declared.effective]
+    checks += _declared(declared, record, text, effective)
     missing = [one for one in checks if not one.ok]
     delivered: dict[str, bool] = {}
     for one in checks:
@@ -139,7 +147,7 @@ def _declared(
         yield Check(f"no log {pattern}", found is None, "no line that matches", seen)
     for name, value in wanted.effective.items():
         seen = _words(effective.get(name))
-        yield Check(f"effective {name}", seen == value, value, seen)
+        yield Check(f"effective {name}", value in {seen, ANY}, value, seen)
     buffers = [str(name) for name in effective.get("buffers", {})]
     for name in wanted.buffers:
         # RPC0[127.0.0.1:50052] is the buffer RPC0

@@ -46,7 +46,9 @@ def judged(
         return _with(run, f"not {run.state}", reason)
     if budget_enforced is False:
         return _with(
-            run, "not delivered", f"its budget of {_mebibytes(arm.budget)} was not in force"
+            run,
+            "not delivered",
+            f"its budget of {_mebibytes(run.memory.budget_bytes)} was not in force",
         )
     if run.state == "unmeasured":
         return run

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.drivers.base import Mark
 from coldbench.measure.cgroup import NO_GROUP, Group
 from coldbench.measure.reads import attributed
 from coldbench.records import Exit, Io, Memory
@@ -48,6 +49,8 @@ class Launched:
 
     `loaded` are the files it had mapped as code, those deleted meanwhile with a ` (deleted)` at
     their end, as proc_pid_maps(5) shows them; None where it ended before it could be asked.
+    `marks` are the times, in seconds since the exec, at which the texts that were asked for first
+    stood on their streams, in that order; None for one that never did.
     """
 
     exit: Exit
@@ -55,6 +58,7 @@ class Launched:
     io: Io
     started: str
     loaded: tuple[str, ...] | None = None
+    marks: tuple[float | None, ...] = ()
 
 
 def environment_for(extra: Mapping[str, str], home: Path) -> dict[str, str]:
@@ -96,6 +100,7 @@ def launch(
     output_limit_bytes: int,
     group: Group = NO_GROUP,
     cpus: str | None = None,
+    marks: Sequence[Mark] = (),
 ) -> Launched:
     """Run `argv` (its first item a path) in exactly `environment` and wait for its end.
 
@@ -112,7 +117,9 @@ def launch(
     sample, at most 50 ms before its end. The split and the tree's sum are sampled too (every 50
     ms, at the start oftener), so they are None where the program ended too soon; in the sum, pages
     that processes share count once for each, as in any sum of RSS. Code files are read after 1,
-    2, 4, ... ms, so a library that is loaded late may be missed. Raises LauncherError where the
+    2, 4, ... ms, so a library that is loaded late may be missed. A mark's time is late by one
+    wake-up of the launcher, never early: below 1 ms on an idle CPU, some 5 ms where all are busy.
+    Raises LauncherError where the
     launcher itself could not do its work, LauncherKilledError where it was killed, and
     ColdbenchError where the command line is too long for the kernel.
     """
@@ -126,6 +133,7 @@ def launch(
             *("--time-limit", repr(time_limit_s), "--output-limit", str(output_limit_bytes)),
             *(word for procs in group.procs for word in ("--cgroup", str(procs))),
             *(("--cpus", cpus) if cpus else ()),
+            *(word for mark in marks for word in ("--mark", f"{mark.stream}:{mark.text}")),
             "--",
             *argv,
         ]
@@ -264,6 +272,7 @@ def _launched(
         ),
         started=started,
         loaded=None if known["loaded"] is None else tuple(map(_name, known["loaded"])),
+        marks=tuple(None if seen < 0 else seen for seen in facts["marks"]),
     )
 
 

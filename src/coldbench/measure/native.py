@@ -25,7 +25,7 @@ def launcher_program(cache: Path) -> Path:
     the package is not installed from its checkout, and where the build fails.
     """
     compiler = find_compiler("C")
-    files = ("CMakeLists.txt", "launcher.c", "watch.c", "watch.h")
+    files = ("CMakeLists.txt", "launcher.c", "marks.c", "marks.h", "watch.c", "watch.h")
     try:
         sources = {name: (SOURCES / name).read_text(encoding="utf-8") for name in files}
     except OSError as error:

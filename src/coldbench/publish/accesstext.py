@@ -4,8 +4,6 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from tabulate import tabulate
 
 from coldbench.analysis.access import AccessPattern
@@ -58,6 +56,10 @@ def plot(found: AccessPattern, path: Path) -> None:
     file cannot be written.
     """
     check_plot(path)
+    # It takes longer to load than all else that the commands need.
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     kind = path.suffix.lower().removeprefix(".")
     with rc_context({"svg.hashsalt": "coldbench"}):
         figure = Figure(figsize=(15, 4.5), layout="constrained")
@@ -65,20 +67,26 @@ def plot(found: AccessPattern, path: Path) -> None:
         mib = found.curve.pages * (PAGE_BYTES / _MIB)
         curve.semilogx(mib, found.curve.lru * 100, label="LRU, empty at the beginning")
         curve.semilogx(mib, found.curve.hottest * 100, "--", label="the hottest pages, primed")
-        curve.axhline(100 * (1 - found.new_page), color="grey", linewidth=0.8, label="no new page")
+        curve.axhline(
+            100 * (1 - found.new_page),
+            color="grey",
+            linewidth=0.8,
+            label="the most that LRU can serve",
+        )
         curve.set(title="Reuse", xlabel="cache (MiB)", ylabel="gathers served (%)", ylim=(0, 102))
         curve.legend()
         gathers = [0, *(window.gathers for window in found.windows)]
         so_far = [0, *(window.pages_so_far for window in found.windows)]
         set_.plot(gathers, np.array(so_far) * (PAGE_BYTES / _MIB), label="since the beginning")
         inside = [window.pages * (PAGE_BYTES / _MIB) for window in found.windows]
-        set_.stairs(inside, gathers, label="within a window")
+        set_.stairs(inside, gathers, baseline=None, label="within a window")
         set_.set(
             title="Working set", xlabel="gathers", ylabel="distinct pages (MiB)", ylim=(0, None)
         )
         set_.legend()
         heads.bar(range(len(found.heads)), [head.rows_unique for head in found.heads])
         heads.set(title="Rows by head", xlabel="head", ylabel="unique rows")
+        heads.set_xticks(range(len(found.heads)))
         figure.suptitle(f"{found.table.name} of {found.table.file.name}: {found.gathers:,} gathers")
         with replacing(path) as temporary:
             figure.savefig(

@@ -16,6 +16,7 @@ def matrix_csv(matrix: Matrix) -> str:
     columns = dict.fromkeys(column for table in matrix.tables for column in table.columns)
     states = dict.fromkeys(column.state for column in columns)
     header = ["model", "workload", "arm", "identity", "md5", "identity_reason"]
+    header += ["identity_equal", "identity_runs"]
     for state in states:
         header += [f"{state}_{name}" for name in ("runs_ok", "runs", "attempts", "status")]
     for column in columns:
@@ -30,6 +31,8 @@ def matrix_csv(matrix: Matrix) -> str:
                 line += ["not checked", "", ""]
             else:
                 line += ["ok" if cell.ok else "failed", cell.md5 or "", cell.reason]
+            rate = cell.rate if cell is not None else None
+            line += ["", ""] if rate is None else [str(rate.equal), str(rate.runs)]
             for state in states:
                 runs = row.runs.get(state)
                 line += (

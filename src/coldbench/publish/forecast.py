@@ -142,6 +142,8 @@ def _identity_runs(plan: Plan) -> int:
     if check is None:
         return 0
     groups = {tuple(arm.levels.get(factor) for factor in check.group_by) for arm in plan.arms}
+    if check.repeats is not None:
+        return len(plan.models) * (len(plan.arms) * check.repeats + len(groups))
     return len(plan.models) * (len(plan.arms) + 2 * len(groups))
 
 
@@ -194,6 +196,12 @@ def _arm(arm: Arm) -> str:
     if arm.twin_of is not None:
         return f"the same as {arm.twin_of} (A/A pair)"
     environment = [f"{key}={value}" for key, value in arm.environment.items()]
-    budget = [f"in {arm.budget / 2**20:.0f} MiB"] if arm.budget else []
+    match arm.budget:
+        case float(share):
+            budget = [f"in {share:.0%} of the model"]
+        case int(size):
+            budget = [f"in {size / 2**20:.0f} MiB"]
+        case _:
+            budget = []
     intent = [f"({name}: {value})" for name, value in arm.intent.given.items()]
     return " ".join([arm.build, *environment, *arm.args, *intent, *budget])

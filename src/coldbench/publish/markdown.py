@@ -18,6 +18,7 @@ from coldbench.publish.figures import (
     word,
 )
 from coldbench.publish.matrix import ArmRow, Column, Matrix, Table
+from coldbench.study.specs import PublishedTable
 
 _FIGURES = (
     "A figure is the median (smallest–largest) over fresh processes, one a block; *runs* says how "
@@ -27,6 +28,11 @@ _FIGURES = (
     "process's own memory and *file-backed* what the kernel could drop. *Drift* is what a run "
     "later in its block, or a block later, changed in the rates of all arms alike (p after Holm's "
     "correction over the table)."
+)
+_TEXTS = (
+    "This engine does not give the same text each time. *22 of 24*: so many of the arm's texts are "
+    "the commonest one of the first arm, not fewer than that arm's own rate lets expect (Fisher's "
+    "exact test, p > 0.01)."
 )
 _RATIOS = (
     "A ratio is treatment over control: exp of the mean log ratio within blocks, with its 95% "
@@ -47,6 +53,8 @@ def markdown(matrix: Matrix) -> str:
     parts = [f"# {_text(matrix.title)}"]
     parts += [_host(facts) for facts in matrix.hosts]
     parts.append(_FIGURES)
+    if any(row.identity and row.identity.rate for table in matrix.tables for row in table.rows):
+        parts.append(_TEXTS)
     several = len({table.workload for table in matrix.tables}) > 1
     model = None
     for table in matrix.tables:
@@ -55,7 +63,7 @@ def markdown(matrix: Matrix) -> str:
             model = table.model
         if several:
             parts.append(f"### {_named(table.workload, table.workload_label)}")
-        parts += [_table(table), _drift(table.drifts)]
+        parts += [_table(table), _drift(table.drifts), *_in_force(table)]
         notes = [f"[{i}] {_text(note)}" for i, note in enumerate(table.numbered_notes, start=1)]
         notes += [_text(note) for note in table.notes]
         if notes:
@@ -64,7 +72,17 @@ def markdown(matrix: Matrix) -> str:
         parts += ["## Comparisons", _RATIOS, _ratios(matrix.claims, several)]
     if matrix.controls:
         parts += ["## A/A controls", _CONTROLS, _ratios(matrix.controls, several)]
+    if matrix.published:
+        parts.append("## As published by others")
+        parts += [part for table in matrix.published for part in _published(table)]
     return "\n\n".join(parts) + "\n"
+
+
+def _published(table: PublishedTable) -> list[str]:
+    headings = [*dict.fromkeys(heading for row in table.rows for heading in row)]
+    rows = [[_text(row.get(heading, "")) for heading in headings] for row in table.rows]
+    grid = _grid(rows, [_text(heading) for heading in headings], ["left"] * len(headings))
+    return [f"{_text(table.source)}:", grid]
 
 
 def _host(facts: Mapping[str, str]) -> str:
@@ -103,6 +121,23 @@ def _table(table: Table) -> str:
     return _grid(rows, headings, alignment)
 
 
+def _in_force(table: Table) -> list[str]:
+    """Return a table of the settings that arms differ in; nothing where there are none."""
+    headings = [*dict.fromkeys(name for values in table.in_force.values() for name in values)]
+    if not headings:
+        return []
+    rows = [
+        [_text(row.arm), *(_text(table.in_force[row.arm][name]) for name in headings)]
+        for row in table.rows
+        if row.arm in table.in_force
+    ]
+    named = [
+        _text({"buffers": "buffers, MiB"}.get(name, name.replace("_", " "))) for name in headings
+    ]
+    grid = _grid(rows, ["arm", *named], ["left"] * (len(named) + 1))
+    return ["In force, by the engine's own log:", grid]
+
+
 def _drift(tests: Sequence[Drift]) -> str:
     """Return in one line what the tests for drift found."""
     found = [
@@ -134,7 +169,9 @@ def _identity(row: ArmRow) -> str:
         return "not checked"
     if not row.identity.ok:
         return f"FAILED{mark}"
-    return f"{(row.identity.md5 or MISSING)[:8]} ok{mark}"
+    rate = row.identity.rate
+    often = f" ({rate.equal} of {rate.runs})" if rate else ""
+    return f"{(row.identity.md5 or MISSING)[:8]} ok{often}{mark}"
 
 
 def _runs(row: ArmRow, state: str) -> str:

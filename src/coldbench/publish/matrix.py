@@ -8,12 +8,14 @@ import pandas as pd
 
 from coldbench.analysis.drift import Drift, drifts
 from coldbench.analysis.identity import IdentityCell
+from coldbench.analysis.in_force import InForce
 from coldbench.analysis.stats import Verdict
 from coldbench.analysis.summary import EVERY_RUN_HAS, STATUSES, Outcome, outcomes, summarise
 from coldbench.analysis.verdicts import VerdictRow
 from coldbench.analysis.wording import pattern, ranged
 from coldbench.study.metrics import METRICS
 from coldbench.study.schema import STATES
+from coldbench.study.specs import PublishedTable
 
 Identity = Mapping[tuple[str, str], IdentityCell]
 """(model, arm) -> outcome of the identity check; an arm that is absent was not checked."""
@@ -96,7 +98,7 @@ class Table:
     """One model under one workload, a row an arm.
 
     `numbered_notes` are those that rows refer to, counted from 1; `notes` are the model's own;
-    `drifts` the tests for drift in its lanes.
+    `drifts` the tests for drift in its lanes; `in_force` the settings in which its arms differ.
     """
 
     model: str
@@ -109,6 +111,7 @@ class Table:
     numbered_notes: tuple[str, ...]
     notes: tuple[str, ...]
     drifts: tuple[Drift, ...]
+    in_force: InForce
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class Matrix:
     tables: tuple[Table, ...]
     claims: tuple[VerdictRow, ...]
     controls: tuple[VerdictRow, ...]
+    published: tuple[PublishedTable, ...] = ()
 
 
 def matrix(
@@ -134,12 +138,16 @@ def matrix(
     hosts: Sequence[Mapping[str, str]] = (),
     notes: Mapping[str, Sequence[str]] | None = None,
     units: Mapping[str, str] | None = None,
+    published: Sequence[PublishedTable] = (),
+    settings: Mapping[tuple[str, str], InForce] | None = None,
 ) -> Matrix:
     """Lay out a study's tables from its tidy `frame`.
 
     `models` and `workloads` map names to labels and set the order, as `arms` does. `hosts` are
     facts (name -> text) of each machine, `notes` the remarks on each model, `units` the units of
-    a user's own metrics. Of an arm whose identity check failed no figure and no verdict is kept.
+    a user's own metrics, `published` what others found, `settings` what was in force by (model,
+    workload). Of an arm whose identity check failed no
+    figure and no verdict is kept.
     """
     summary = summarise(frame)
     became, drifted = outcomes(frame), drifts(frame)
@@ -199,6 +207,7 @@ def matrix(
                     drifts=tuple(
                         each for each in drifted if (each.model, each.workload) == (model, workload)
                     ),
+                    in_force=(settings or {}).get((model, workload), {}),
                 )
             )
     publishable = [_with_split(_publishable(row, identity), summary) for row in verdicts]
@@ -208,6 +217,7 @@ def matrix(
         tables=tuple(tables),
         claims=tuple(row for row in publishable if not row.control),
         controls=tuple(row for row in publishable if row.control),
+        published=tuple(published),
     )
 
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from coldbench.analysis.in_force import in_force
 from coldbench.analysis.notes import notes
 from coldbench.analysis.study import gather
 from coldbench.analysis.summary import summarise
@@ -54,6 +55,8 @@ def publish_matrix(
         hosts=[_host(run) for run in _one_a_machine(measured.present)],
         notes=_joined(notes(measured.present), measured.ended),
         units=presentation.units,
+        published=presentation.published,
+        settings=in_force(measured.present),
     )
     write_text(markdown_file, markdown(table))
     write_text(csv_file, matrix_csv(table))

@@ -11,6 +11,7 @@ from coldbench.sources import hub
 from coldbench.sources.hashes import kept_facts, known_hash
 from coldbench.sources.header import read_model
 from coldbench.sources.models import standin_path, wheel_file_path
+from coldbench.sources.sbs import read_sbs
 from coldbench.sources.standin import size_of
 from coldbench.sources.url import url_part, url_path
 from coldbench.study.lock import LockedModel, Pins
@@ -102,7 +103,7 @@ def _from_hub(name: str, asked: HubFiles, pin: LockedModel | None, cache: Path) 
 def _local(name: str, source: PathSource, cache: Path) -> Stock:
     path = expanded(source.path)
     try:
-        model = read_model(path)
+        model = read_sbs(path) or read_model(path)
     except ColdbenchError as error:
         return Stock(name, "wrong" if path.exists() else "missing", None, None, str(error))
     files = [_File(file.path, source.sha256, file.size) for file in model.files]

@@ -20,6 +20,7 @@ from coldbench.sources import hub
 from coldbench.sources.hashes import hash_of, kept_facts, remember_hash, stamps
 from coldbench.sources.header import ModelMap, find_table, read_model
 from coldbench.sources.pypi import download_wheel
+from coldbench.sources.sbs import read_sbs
 from coldbench.sources.standin import WRITER_VERSION, size_of, write_standin
 from coldbench.sources.url import url_model
 from coldbench.study.lock import LockedModel, Pins
@@ -47,9 +48,9 @@ def prepare_model(spec: Model, cache: Path, pins: Pins | None = None) -> Record:
     `pins` is the model's entry in the study's lock file; without it a branch of a hub means what
     it is now. The record is plain data: `source` (the study's words), `path` (what an engine is
     started with), `files` (real paths in shard order with size in bytes, SHA-256 and time stamps),
-    `content` (one hash over the files'), `bytes` (their sum), `architecture`, `table` (tensor,
-    file, offset, bytes, type, rows; or None), `tensors` (their number), `pin` (what a branch of
-    a hub stood for, as in the lock file; or None) and `notes`.
+    `content` (one hash over the files'), `bytes` (their sum), `architecture` (None where the file
+    does not tell), `table` (tensor, file, offset, bytes, type, rows; or None), `tensors` (their
+    number), `pin` (what a branch of a hub stood for, as in the lock file; or None) and `notes`.
 
     Raises ColdbenchError where the model cannot be had, is damaged or is another than declared.
     """
@@ -68,7 +69,7 @@ def prepare_model(spec: Model, cache: Path, pins: Pins | None = None) -> Record:
             # Absolute, but links are kept: the other shards lie beside the name that was given.
             path = Path(os.path.abspath(expanded(named)))
     # The header first: a damaged file is told from its first pages, not after hashing it all.
-    model = read_model(path)
+    model = read_sbs(path) or read_model(path)
     table = find_table(model, spec.table)
     files = [_file_record(file.path, cache) for file in model.files]
     if isinstance(spec.source, PathSource):

@@ -5,21 +5,21 @@ from typing import Literal
 
 Kind = Literal["rate", "time", "bytes", "count", "share", "other"]
 Better = Literal["higher", "lower"]
-Source = Literal["outside", "engine", "gather", "stream"]
+Source = Literal["outside", "engine", "gather", "stream", "gemma-cpp"]
 
 
 @dataclass(frozen=True)
 class Metric:
     """A figure: `rate` in tokens/s, `time` in seconds (or in `unit`), `share` from 0 to 1.
 
-    `source` is what prints it: an engine's tool or one of our kernels; `outside` is what coldbench
-    takes itself, whatever runs. `speed` marks what an experiment is about: it is tested for drift
-    and in every A/A pair, whatever a study claims.
+    `source` is what prints it, or all that do: an engine's tool or one of our kernels; `outside`
+    is what coldbench takes itself, whatever runs. `speed` marks what an experiment is about: it is
+    tested for drift and in every A/A pair, whatever a study claims.
     """
 
     kind: Kind
     better: Better | None
-    source: Source = "outside"
+    source: Source | tuple[Source, ...] = "outside"
     unit: str = ""
     speed: bool = False
 
@@ -31,7 +31,7 @@ METRICS: dict[str, Metric] = {
     "pages_unique": Metric("count", None, "gather"),
     "hints": Metric("count", None, "gather"),
     "s_per_token": Metric("time", "lower", "stream", speed=True),
-    "first_token_s": Metric("time", "lower", "stream"),
+    "first_token_s": Metric("time", "lower", ("stream", "gemma-cpp")),
     "request_s": Metric("time", "lower", "stream"),
     "bytes_per_token": Metric("bytes", "lower", "stream"),
     "overlap": Metric("share", "higher", "stream"),
@@ -51,7 +51,11 @@ METRICS: dict[str, Metric] = {
 
 def printed_by(source: Source) -> list[str]:
     """Return the metrics that `source` has."""
-    return [name for name, metric in METRICS.items() if metric.source == source]
+    return [
+        name
+        for name, metric in METRICS.items()
+        if source in ((metric.source,) if isinstance(metric.source, str) else metric.source)
+    ]
 
 
 def known(metric: str) -> Metric:

@@ -20,6 +20,7 @@ from coldbench.study.specs import (
     FeedSpec,
     IdentitySpec,
     Presentation,
+    PublishedTable,
     UntilSpec,
 )
 from coldbench.study.treatment import Expected, Intent
@@ -29,6 +30,7 @@ from coldbench.study.workloads import (
     Command,
     Completion,
     Gather,
+    GemmaCpp,
     Stream,
     TextTokens,
     Workload,
@@ -114,6 +116,7 @@ class Plan:
             # A twin is the same build and flags: its text is the repeat of every study with one.
             arms=tuple(arm for arm in self.arms if arm.name not in check.without),
             group_by=check.group_by,
+            repeats=check.repeats,
         )
 
     def feed(self, workload: str) -> FeedSpec | None:
@@ -143,6 +146,9 @@ class Plan:
                 if isinstance(work, Command)
                 for name, metric in work.metrics.items()
             },
+            published=tuple(
+                PublishedTable(source=each.source, rows=each.rows) for each in self.file.published
+            ),
         )
 
     def _fail(self, place: Place, message: str) -> ColdbenchError:
@@ -389,10 +395,17 @@ class Plan:
         workload = self.file.workloads[check.workload]
         if not isinstance(workload, Checkable):
             raise self._fail(
-                ("identity", "workload"), "needs a workload of llama-completion, gather or stream"
+                ("identity", "workload"),
+                "needs a workload of llama-completion, gemma-cpp, gather or stream",
             )
         mutant: Place = ("identity", "mutant")
-        if isinstance(workload, Completion):
+        if isinstance(workload, GemmaCpp) and check.repeats is None:
+            raise self._fail(
+                ("identity",),
+                "needs the key repeats: gemma.cpp chooses its kernels by their speed, so that its "
+                "greedy text is not the same each time",
+            )
+        if isinstance(workload, Completion | GemmaCpp):
             if check.mutant is None:
                 raise self._fail(("identity",), "needs the key mutant: a prompt of another text")
             if check.mutant == workload.prompt:
@@ -414,6 +427,8 @@ def _metrics(workload: Workload) -> list[str]:
             own = [*workload.metrics]
         case Gather() | Stream():
             own = printed_by(workload.driver)
+        case GemmaCpp():
+            own = [*printed_by("engine"), *printed_by("gemma-cpp")]
         case _:
             own = printed_by("engine")
     return [*own, *printed_by("outside")]

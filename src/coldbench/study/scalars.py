@@ -60,6 +60,15 @@ def _percent(value: Any) -> Any:
     raise ValueError("a margin is in per cent, such as 3%")
 
 
+def _budget(value: Any) -> Any:
+    if match := _PERCENT.fullmatch(str(value)):
+        return float(match[1]) / 100
+    try:
+        return _size(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or a share of the model, such as 50%") from None
+
+
 def _regular_expression(value: str) -> str:
     try:
         re.compile(value)
@@ -139,6 +148,14 @@ Duration = Annotated[
 Percent = Annotated[
     float, BeforeValidator(_percent), Field(gt=0, lt=1), WithJsonSchema({"type": "string"})
 ]
+Budget = Annotated[
+    int | float,
+    BeforeValidator(_budget),
+    Field(gt=0),
+    WithJsonSchema({"type": "string"}),
+]
+"""Bytes (int), or a share of the model's bytes (float)."""
+
 RegularExpression = Annotated[str, AfterValidator(_regular_expression)]
 TextPattern = Annotated[RegularExpression, AfterValidator(_text_pattern)]
 LocalPath = Annotated[str, Field(min_length=1), AfterValidator(_local_path)]

@@ -18,6 +18,7 @@ from pydantic import (
 from coldbench.study.gitnames import FullCommit, GitAddress, GitRef
 from coldbench.study.scalars import (
     Arguments,
+    Budget,
     Environment,
     LocalPath,
     Name,
@@ -44,10 +45,14 @@ STATES: tuple[State, ...] = ("cold", "warm")
 
 
 class Table(Section):
-    """The embedding table of a stand-in: `rows` rows of ggml type `type` (such as Q8_0)."""
+    """The embedding table of a stand-in: `rows` rows of ggml type `type` (such as Q8_0).
+
+    A `sparse` one is all zeros and a hole in the file: it has its size and takes no room.
+    """
 
     rows: int = Field(gt=0)
     type: str = "Q8_0"
+    sparse: bool = False
 
 
 class StandIn(Section):
@@ -241,7 +246,7 @@ class Level(Section):
     expect: Expect = Expect()
     environment: Environment = Field(default_factory=dict)
     for_build: dict[Name, Arguments] = Field(default_factory=dict)
-    budget: Size | None = None
+    budget: Budget | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -259,7 +264,7 @@ class ListedArm(Section):
     intent: Intent = Intent()
     expect: Expected = Expected()
     environment: Environment = Field(default_factory=dict)
-    budget: Size | None = None
+    budget: Budget | None = None
     aa_of: Name | None = None
 
     @model_validator(mode="after")
@@ -339,18 +344,34 @@ class Comparison(Section):
     better: Literal["higher", "lower"] | None = None
 
 
+LEAST_REPEATS = 5
+"""With fewer, not even an arm that never gives the text could be told from one that always does."""
+
+
 class Identity(Section):
     """The identity check: greedy text (of a kernel: its checksum) over all arms.
 
     A repeat must agree and a mutant differ: `mutant` is its prompt, a kernel mutates itself. Arms
     that share their levels of `group_by` must agree; by default all arms of a model must. Those in
-    `without` compute nothing.
+    `without` compute nothing. An engine whose text is not the same each time takes `repeats`: every
+    arm computes so often, and how often it gives the first arm's commonest text is compared.
     """
 
     workload: Name
     mutant: Annotated[str, Field(min_length=1)] | None = None
     group_by: tuple[Name, ...] = ()
     without: Annotated[tuple[Name, ...], BeforeValidator(listed)] = ()
+    repeats: int | None = Field(default=None, ge=LEAST_REPEATS, le=999)
+
+
+class Published(Section):
+    """Figures that somebody published, shown beside ours in their own words and units.
+
+    `source` says whose and where; each row maps column headings to what stands there.
+    """
+
+    source: Text
+    rows: tuple[dict[str, Text], ...] = Field(min_length=1)
 
 
 class Scale(Section):
@@ -380,6 +401,7 @@ class StudyFile(Section):
     blocks: Blocks
     comparisons: dict[Name, Comparison] = Field(default_factory=dict)
     identity: Identity | None = None
+    published: tuple[Published, ...] = ()
 
 
 def study_schema() -> dict[str, Any]:

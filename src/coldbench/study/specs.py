@@ -21,7 +21,10 @@ class Spec(BaseModel):
 
 
 class Arm(Spec):
-    """One treatment. `twin_of` names the arm that this one repeats for the A/A pair."""
+    """One treatment. `twin_of` names the arm that this one repeats for the A/A pair.
+
+    `budget` is in bytes (int) or a share of the model's bytes (float).
+    """
 
     name: str
     build: str
@@ -29,9 +32,21 @@ class Arm(Spec):
     intent: Intent = Intent()
     expect: Expected = Expected()
     environment: Environment = {}
-    budget: int | None = None
+    budget: int | float | None = None
     levels: dict[str, str] = {}
     twin_of: str | None = None
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """Return the budget of an arm that has its model."""
+        assert not isinstance(self.budget, float)
+        return self.budget
+
+    def with_model(self, size: int) -> "Arm":
+        """Return the arm for a model of `size` bytes: its budget is then in bytes."""
+        if not isinstance(self.budget, float):
+            return self
+        return self.model_copy(update={"budget": round(self.budget * size)})
 
 
 class BlockSpec(Spec):
@@ -48,7 +63,10 @@ class BlockSpec(Spec):
 
 
 class IdentitySpec(Spec):
-    """The identity check of a model: every arm and a repeat of `driven`, and `mutant` once."""
+    """The identity check of a model: every arm and a repeat of `driven`, and `mutant` once.
+
+    With `repeats`, every arm so often instead.
+    """
 
     study: str
     model: str
@@ -57,6 +75,7 @@ class IdentitySpec(Spec):
     mutant: Workload
     arms: tuple[Arm, ...]
     group_by: tuple[str, ...]
+    repeats: int | None = None
 
 
 class FeedSpec(Spec):
@@ -102,6 +121,13 @@ class UntilSpec(Spec):
     last: int
 
 
+class PublishedTable(Spec):
+    """Figures that somebody else published: rows of heading -> text."""
+
+    source: str
+    rows: tuple[dict[str, str], ...]
+
+
 class Presentation(Spec):
     """What tables need beside the figures: labels in the file's order, claims, A/A pairs."""
 
@@ -114,3 +140,4 @@ class Presentation(Spec):
     aa_pairs: tuple[tuple[str, str], ...]
     group_by: tuple[str, ...]
     units: dict[str, str]
+    published: tuple[PublishedTable, ...] = ()

@@ -28,6 +28,7 @@ class _Workload(Section):
     environment: Environment = Field(default_factory=dict)
     time_limit: Duration = 600.0
     output_limit: Size = 16 * 2**20
+    residency_every: Annotated[Duration, Field(ge=0.1)] | None = None
 
 
 class BatchedBench(_Workload):
@@ -42,17 +43,28 @@ class Bench(_Workload):
     driver: Literal["llama-bench"]
 
 
-class Completion(_Workload):
+class _Prompted(_Workload):
+    prompt: str = Field(min_length=1)
+    tokens: int = Field(default=64, gt=0)
+
+    def mutated(self, prompt: str | None) -> Self:
+        """Return the workload that must give another text."""
+        return self.model_copy(update={"prompt": prompt})
+
+
+class Completion(_Prompted):
     """llama-completion: greedy text of `tokens` tokens after `prompt`."""
 
     driver: Literal["llama-completion"]
-    prompt: str = Field(min_length=1)
-    tokens: int = Field(default=64, gt=0)
     text: TextPattern | None = None
 
-    def mutated(self, prompt: str | None) -> "Completion":
-        """Return the workload that must give another text."""
-        return self.model_copy(update={"prompt": prompt})
+
+class GemmaCpp(_Prompted):
+    """gemma.cpp: at most `tokens` tokens after `prompt`; `flags` are those that its builds add."""
+
+    llama_cpp: ClassVar[bool] = False
+    driver: Literal["gemma-cpp"]
+    flags: Arguments = ()
 
 
 class Metric(Section):
@@ -142,8 +154,9 @@ class Stream(_Kernel):
 
 
 Workload = Annotated[
-    BatchedBench | Bench | Completion | Command | Gather | Stream, Field(discriminator="driver")
+    BatchedBench | Bench | Completion | GemmaCpp | Command | Gather | Stream,
+    Field(discriminator="driver"),
 ]
 
-Checkable = Completion | Gather | Stream
+Checkable = Completion | GemmaCpp | Gather | Stream
 """Workloads whose output can be compared byte for byte."""

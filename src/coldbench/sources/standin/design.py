@@ -8,6 +8,7 @@ from gguf.constants import GGUFValueType
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.sources.standin.blocks import row_bytes
+from coldbench.study.schema import Table
 
 BODY_TYPE = "Q8_0"
 """The type of the body's matrices: its kernels are quick on every CPU."""
@@ -48,13 +49,18 @@ class Random:
 
 
 @dataclass(frozen=True)
+class Hole:
+    """A tensor of zeros that is a hole in the file."""
+
+
+@dataclass(frozen=True)
 class TensorPlan:
     """A tensor to be written; `shape` is in ggml's order (the row length first)."""
 
     name: str
     shape: tuple[int, ...]
     type: str
-    fill: Constant | Random
+    fill: Constant | Random | Hole
 
     @property
     def values(self) -> int:
@@ -102,6 +108,11 @@ class Design:
     ) -> None:
         """Add a random tensor."""
         self.tensors.append(TensorPlan(f"{name}.weight", shape, kind, Random(spread, zero_rows)))
+
+    def table(self, name: str, shape: tuple[int, ...], spread: float, table: Table) -> None:
+        """Add the embedding table: random as `random`, or a hole."""
+        fill = Hole() if table.sparse else Random(spread)
+        self.tensors.append(TensorPlan(name, shape, table.type, fill))
 
     def constant(self, name: str, values: int, value: float = 1.0) -> None:
         """Add an F32 vector of one value; `name` is the whole name."""

@@ -58,9 +58,7 @@ def _design(table: Table, width: int, inner: int) -> Design:
 
     # The table comes first: what the kernel reads ahead of the body must not end in it.
     row = LAYERS * PER_LAYER
-    made.random(
-        TABLE_TENSOR.removesuffix(".weight"), (row, table.rows), unit(PER_LAYER), table.type
-    )
+    made.table(TABLE_TENSOR, (row, table.rows), unit(PER_LAYER), table)
     # The output matrix is the embedding, so a strong embedding would make each token its own
     # successor: it is kept weak beside what the layers add.
     made.random("token_embd", (width, table.rows), unit(width) / 8, zero_rows=RESERVED)

@@ -117,12 +117,7 @@ def _design(spec: StandIn, width: int, inner: int) -> Design:
 
     wide = STREAMS * width
     # The table comes first: what the kernel reads ahead of the body must not end in it.
-    made.random(
-        TABLE_TENSOR.removesuffix(".weight"),
-        (width // TABLE_HEADS, spec.table.rows),
-        1.0,
-        spec.table.type,
-    )
+    made.table(TABLE_TENSOR, (width // TABLE_HEADS, spec.table.rows), 1.0, spec.table)
     made.random("token_embd", (width, VOCABULARY), 1.0)
     made.random("output", (width, VOCABULARY), unit(width), zero_rows=RESERVED)
     _mixer(made, "output_hc", width)

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,12 +13,15 @@ from gguf.gguf_writer import GGUFWriter, WriterState
 
 from coldbench.sources.standin import gemma4, llama, qwen4exp
 from coldbench.sources.standin.blocks import constant_data, random_data
-from coldbench.sources.standin.design import Constant, Design, TensorPlan
+from coldbench.sources.standin.design import Constant, Design, Hole, Random, TensorPlan
 from coldbench.sources.standin.vocabulary import add_tokenizer
 from coldbench.study.schema import StandIn
 
 WRITER_VERSION = 1
 """Part of a stand-in's cache key: raised when the same spec gives other bytes."""
+
+_ZEROS = memoryview(bytes(1 << 20))
+"""A piece of a hole; told by identity, and a multiple of every file system's block."""
 
 _DESIGNS: dict[str, Callable[[StandIn], Design]] = {
     "gemma4": gemma4.design,
@@ -35,8 +39,12 @@ def write_standin(spec: StandIn, path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("wb") as stream:
         for chunk in _file(spec):
-            stream.write(chunk)
+            if chunk is _ZEROS:
+                stream.seek(len(chunk), os.SEEK_CUR)
+            else:
+                stream.write(chunk)
             digest.update(chunk)
+        stream.truncate()
     return digest.hexdigest()
 
 
@@ -58,14 +66,18 @@ def _file(spec: StandIn) -> Iterator[bytes | memoryview]:
 
 
 def _data(tensor: TensorPlan, seed: int) -> Iterator[memoryview]:
-    fill = tensor.fill
-    if isinstance(fill, Constant):
-        yield constant_data(tensor.values, fill.value)
-    else:
-        zeros = fill.zero_rows * tensor.shape[0]
-        yield from random_data(
-            tensor.type, tensor.values, fill.spread, zeros, seed=f"{seed} {tensor.name}"
-        )
+    match tensor.fill:
+        case Constant(value):
+            yield constant_data(tensor.values, value)
+        case Hole():
+            for _ in range(tensor.size // len(_ZEROS)):
+                yield _ZEROS
+            yield memoryview(bytes(tensor.size % len(_ZEROS)))
+        case Random(spread, zero_rows):
+            zeros = zero_rows * tensor.shape[0]
+            yield from random_data(
+                tensor.type, tensor.values, spread, zeros, seed=f"{seed} {tensor.name}"
+            )
 
 
 def _padded(size: int) -> int:

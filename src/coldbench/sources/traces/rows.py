@@ -19,7 +19,9 @@ from coldbench.sources.traces.tokens import (
     zipf_tokens,
 )
 
-Rows = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
+MAX_GATHERS = 1 << 28
+
+Rows = npt.NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,14 @@ def rows_of_tokens(model: ModelMap, table: Table, tokens: Tokens) -> Trace:
     for a table of which neither is known.
     """
     if model.architecture == "qwen4exp" and table.name == TABLE_TENSOR:
-        hashed = _ngram_rows(_Hash.of(model, table), tokens)
-        return Trace(table, _packed(hashed.reshape(-1), table), hashed.shape[1], "qwen4exp")
+        constants = _Hash.of(model, table)
+        heads = len(constants.sizes)
+        if len(tokens.ids) * heads > MAX_GATHERS:
+            raise ColdbenchError(
+                f"{len(tokens.ids):,} tokens gather {heads:,} rows each; up to {MAX_GATHERS:,} "
+                "rows will do"
+            )
+        return Trace(table, _packed(_ngram_rows(constants, tokens), table), heads, "qwen4exp")
     vocabulary = vocabulary_of(model)
     if table.rows != vocabulary:
         raise ColdbenchError(
@@ -180,7 +188,7 @@ class _Hash:
 
 
 def _ngram_rows(constants: _Hash, tokens: Tokens) -> npt.NDArray[np.uint64]:
-    """Return the rows, shape (tokens, heads)."""
+    """Return the rows, all heads of a token after each other."""
     ids = tokens.ids.astype(np.uint64)
     count, end = len(ids), np.uint64(constants.end_of_text)
     starts = np.asarray(tokens.starts)
@@ -189,7 +197,7 @@ def _ngram_rows(constants: _Hash, tokens: Tokens) -> npt.NDArray[np.uint64]:
     positions -= starts[np.searchsorted(starts, positions, side="right") - 1]
     mixed = ids * np.uint64(constants.multipliers[0])
     cut = np.zeros(count, dtype=bool)
-    heads = []
+    rows = np.empty((count, len(constants.sizes)), dtype=np.uint64)
     for back in range(1, len(constants.multipliers)):
         earlier = np.full(count, end)
         earlier[back:] = ids[: max(0, count - back)]
@@ -201,12 +209,12 @@ def _ngram_rows(constants: _Hash, tokens: Tokens) -> npt.NDArray[np.uint64]:
         first = (back - 1) * constants.heads_per_ngram
         for head in range(first, first + constants.heads_per_ngram):
             size, offset = constants.sizes[head], constants.offsets[head]
-            heads.append(mixed % np.uint64(size) + np.uint64(offset))
-    return np.stack(heads, axis=1)
+            rows[:, head] = mixed % np.uint64(size) + np.uint64(offset)
+    return rows.reshape(-1)
 
 
 def _packed(rows: npt.NDArray[Any], table: Table) -> Rows:
-    return rows.astype(np.uint32 if table.rows <= 2**32 else np.uint64)
+    return rows.astype(np.uint32) if table.rows <= 2**32 else rows.astype(np.uint64)
 
 
 def _whole(model: ModelMap, name: str) -> int:

@@ -21,7 +21,7 @@ from coldbench.sources.header import ModelMap, Skipped
 
 Ids = npt.NDArray[np.int64]
 
-MAX_TOKENS = 1 << 30
+MAX_TOKENS = 1 << 28
 TOKENIZER_LIMIT_S = 600.0
 WARM_UP_TOKENS = 16
 """What llama-batched-bench decodes before it measures (tools/batched-bench/batched-bench.cpp)."""

@@ -1,0 +1,56 @@
+"""What each arm's runs had in force, by the engine's own log, where arms differ in it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from coldbench.records import Run
+from coldbench.study.schema import STATES
+
+SETTINGS = ("lazy", "load_mode", "mlock", "direct_io", "offloaded", "overrides", "buffers")
+"""Settings that a table shows, in its order."""
+
+InForce = dict[str, dict[str, str]]
+"""By arm: setting -> its value in words."""
+
+
+def in_force(runs: Iterable[Run]) -> dict[tuple[str, str], InForce]:
+    """Return by (model, workload) what was in force in each arm's measured runs.
+
+    Settings in which all arms agree are left out; of an arm whose runs disagree, all values are
+    told. Sizes of buffers are spans in MiB, not memory in use.
+    """
+    seen: defaultdict[tuple[str, str], defaultdict[str, list[Run]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for run in runs:
+        if run.state in STATES and run.effective:
+            seen[run.model, run.workload][run.arm].append(run)
+    return {lane: _differing(arms) for lane, arms in seen.items()}
+
+
+def _differing(arms: Mapping[str, list[Run]]) -> InForce:
+    told = {
+        arm: {setting: _told(setting, of_arm) for setting in SETTINGS}
+        for arm, of_arm in arms.items()
+    }
+    kept = [
+        setting for setting in SETTINGS if len({values[setting] for values in told.values()}) > 1
+    ]
+    return {arm: {setting: values[setting] for setting in kept} for arm, values in told.items()}
+
+
+def _told(setting: str, runs: Iterable[Run]) -> str:
+    values = Counter(_words(run.effective[setting]) for run in runs if setting in run.effective)
+    return "; ".join(value for value, _ in values.most_common())
+
+
+def _words(value: Any) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case dict():
+            return ", ".join(f"{name} {size:,.0f}" for name, size in value.items())
+        case list():
+            return ", ".join(str(item).removesuffix(".weight") for item in value)
+    return str(value)
