@@ -14,7 +14,8 @@ struct fio_result {
 };
 
 /* Let the fio of the PATH read `reads` different blocks of the table's range (all of them, if they
- * are fewer), `depth` in flight, in an order with a fixed seed; unsupported() without fio or O_DIRECT, fail() where it fails. */
+ * are fewer), `depth` in flight, in an order with a fixed seed; unsupported() without fio or
+ * O_DIRECT, fail() where it fails. */
 struct fio_result fio_randread(const struct table *table, uint64_t reads, unsigned depth);
 
 #endif

@@ -37,7 +37,7 @@ BATCHED = workload("llama-batched-bench", "-npp", "1", "-ntg", "1", "-npl", "1")
 
 
 def resolve(known, **settings):
-    return resolve_intent(Intent(**settings), known, BATCHED)
+    return resolve_intent(Intent(**settings), known)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,6 @@ def test_what_the_build_does_anyhow_needs_no_flag_but_a_note(known, settings, no
 )
 def test_what_the_build_cannot_do_is_named(known, settings, unknown):
     assert resolve(known, **settings).unknown == unknown
-
-
-def test_a_program_that_only_the_study_knows_has_no_intents():
-    command = workload("command", program="p", metrics={"a": {"regex": "(.)"}})
-    assert resolve_intent(Intent(lazy="off"), NEW, command).unknown == ["lazy: off"]
 
 
 @pytest.mark.parametrize("known", [NEW, NEW_BENCH, OLD], ids=["new", "new bench", "old"])

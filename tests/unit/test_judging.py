@@ -76,7 +76,7 @@ def test_page_cache_that_fills_the_group_is_not_out_of_memory() -> None:
 
 
 def test_a_budget_that_was_not_enforced_is_not_delivered() -> None:
-    run = outcome(arm=Arm(name="arm", build="b", budget=64 * MIB), budget_enforced=False)
+    run = outcome(memory=Memory(budget_bytes=64 * MIB), budget_enforced=False)
     assert run.status == "not delivered"
     assert run.reason == "its budget of 64 MiB was not in force"
 

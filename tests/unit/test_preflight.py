@@ -9,6 +9,8 @@ from coldbench.measure import preflight
 from coldbench.measure.journal import PlannedRun
 from coldbench.measure.launcher import environment_for
 from coldbench.study.specs import Arm
+from coldbench.study.treatment import Intent
+from coldbench.study.workloads import Stream
 
 from .test_delivery import BATCHED
 
@@ -92,3 +94,17 @@ def test_an_intent_is_resolved_by_asking_the_program(tmp_path):
         "leave it out there, or write the build's own flag under for_build"
     )
     assert resolved({"intent": {"lazy": "on"}}, tmp_path / "missing")[1] is not None
+
+
+def test_only_an_engine_of_llama_cpp_takes_an_intent(tmp_path: Path) -> None:
+    kernel = Stream(driver="stream")
+    arm = Arm(name="arm", build="b", intent=Intent(lazy="off"))
+    assert preflight.resolved(arm, kernel, tmp_path / "stream", {})[1] == (
+        "stream takes no intent (lazy: off); use args"
+    )
+    plain = Arm(name="arm", build="b", args=("--policy", "read"))
+    assert preflight.resolved(plain, kernel, tmp_path / "stream", {}) == (
+        ["--policy", "read"],
+        None,
+        [],
+    )

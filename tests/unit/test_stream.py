@@ -42,7 +42,7 @@ POLICIES = [
     ("scheduled", "--buffers", "3", "--depth", "3", "--read-size", "1048576"),
     ("scheduled", "--huge"),
     ("scheduled", "--piece", "1048576", "--buffers", "5"),
-    ("direct", "--piece", "8192"),
+    ("direct", "--piece", "65536"),
     ("scheduled", "--reverse"),
     ("scheduled+uring",),
     ("scheduled+uring", "--piece", "3145728", "--depth", "8", "--read-size", "262144"),

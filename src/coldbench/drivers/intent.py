@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from coldbench.drivers.requested import DIRECT_IO, LAZY, LOAD_MODE, MLOCK, MMAP, mode_of
 from coldbench.study.treatment import Intent
-from coldbench.study.workloads import Workload
 
 _SWITCHES = {
     "mmap": (MMAP, ("--no-mmap",)),
@@ -43,11 +42,11 @@ class Resolved:
     notes: list[str] = field(default_factory=list)
 
 
-def resolve_intent(intent: Intent, known: Mapping[str, bool], driven: Workload) -> Resolved:
+def resolve_intent(intent: Intent, known: Mapping[str, bool]) -> Resolved:
     """Return `intent` in the flags of the build whose --help lists `known` (see `known_flags`)."""
     resolved = Resolved()
     settings = intent.given
-    if not known or not driven.llama_cpp:
+    if not known:
         resolved.unknown.extend(f"{name}: {value}" for name, value in settings.items())
         return resolved
     if value := settings.pop("lazy", None):

@@ -36,8 +36,9 @@ def check(
     program = Path(planned.argv[0])
     if not os.access(program, os.X_OK) or not program.is_file():
         return f"build {planned.build} has no program {program.name}", []
-    if not driven.llama_cpp:
-        return None, []
+    _, refused, remarks = resolved(arm, driven, program, environment)
+    if refused or not driven.llama_cpp:
+        return refused, remarks
     if SYSTEM_CONFIG.exists():
         return f"{SYSTEM_CONFIG} would change the engine's settings; move it away", []
     if planned.state == "cold" and (repetitions := driver_for(driven).repetitions(driven)) > 1:
@@ -46,9 +47,6 @@ def check(
             "use one and more blocks",
             [],
         )
-    _, refused, remarks = resolved(arm, driven, program, environment)
-    if refused:
-        return refused, []
     known = help_flags(program, environment)
     if unknown := unknown_flags(planned.argv[1:], known):
         return (
@@ -80,7 +78,10 @@ def resolved(
     """
     if not arm.intent.given:
         return list(arm.args), None, []
-    found = resolve_intent(arm.intent, help_flags(program, environment), driven)
+    if not driven.llama_cpp:
+        settings = ", ".join(f"{name}: {value}" for name, value in arm.intent.given.items())
+        return list(arm.args), f"{driven.driver} takes no intent ({settings}); use args", []
+    found = resolve_intent(arm.intent, help_flags(program, environment))
     reason = (
         f"build {arm.build} has no flag for {', '.join(found.unknown)} in the --help of "
         f"{program.name}; leave it out there, or write the build's own flag under for_build"
