@@ -40,8 +40,10 @@ static void shrink(uint64_t wanted)
 {
     uint64_t returned = 0;
     /* Where all was retained, the buffers become needed now. */
-    if (!schedule.slots_touched)
-        wanted += settings.buffers * schedule.slot_bytes;
+    if (!schedule.slots_touched) {
+        policy.buffer_bytes = settings.buffers * schedule.slot_bytes;
+        wanted += policy.buffer_bytes;
+    }
     schedule.slots_touched = 1;
     for (struct piece *piece; returned < wanted && (piece = take_back());) {
         hint(&policy.hints, "madvise(MADV_DONTNEED)", 1,

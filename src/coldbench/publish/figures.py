@@ -12,6 +12,7 @@ _LABELS = {
     "prompt_tps": "prompt",
     "generation_tps": "generation",
     "ns_per_gather": "gather",
+    "ns_per_page": "a page",
     "pages_unique": "pages touched",
     "hints": "hints",
     "s_per_token": "a token",

@@ -22,7 +22,7 @@ Identity = Mapping[tuple[str, str], IdentityCell]
 
 _PRINTED = (
     *("prompt_tps", "generation_tps"),
-    *("ns_per_gather", "pages_unique", "hints"),
+    *("ns_per_gather", "ns_per_page", "pages_unique", "hints"),
     *("s_per_token", "first_token_s", "request_s", "bytes_per_token", "overlap", "retained_bytes"),
 )
 _BY_STATE = {

@@ -28,6 +28,7 @@ METRICS: dict[str, Metric] = {
     "prompt_tps": Metric("rate", "higher", "engine", speed=True),
     "generation_tps": Metric("rate", "higher", "engine", speed=True),
     "ns_per_gather": Metric("time", "lower", "gather", "ns", speed=True),
+    "ns_per_page": Metric("time", "lower", "gather", "ns"),
     "pages_unique": Metric("count", None, "gather"),
     "hints": Metric("count", None, "gather"),
     "s_per_token": Metric("time", "lower", "stream", speed=True),
