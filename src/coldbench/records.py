@@ -72,6 +72,8 @@ class Memory(_Record):
     budget_bytes: int | None = None
     cgroup_peak_bytes: int | None = None
     cgroup_oom_kills: int | None = None
+    server_peak_rss_bytes: int | None = None
+    """Of the RPC server beside the engine."""
 
 
 class Io(_Record):

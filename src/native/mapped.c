@@ -5,6 +5,8 @@
 #define _GNU_SOURCE
 #include "policy.h"
 
+#include "memory.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,7 +19,7 @@
 #endif
 
 enum when { AT_START, NOW, AHEAD };
-enum { ADVICES = 6, PROBE_BYTES = 4096 };
+enum { ADVICES = 6, PROBE_BYTES = 2 << 20 };
 
 static const struct advice {
     const char *name, *call;
@@ -50,19 +52,26 @@ static void choose(const char *name, size_t length)
           settings.policy, (int)length, name);
 }
 
-/* A kernel that lacks an advice gives EINVAL, and so do ranges that it does not fit; on memory
- * where it must fit the two can be told apart. */
+/* A kernel that lacks an advice gives EINVAL, and so do mappings that it does not fit: on a huge
+ * page's worth of memory, its first page touched, both must fit. */
 static void probe(const struct advice *advice)
 {
-    void *page = mmap(NULL, PROBE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED)
-        fail_errno("no memory for a page");
-    /* A page is too little to collapse, which is no error. */
-    if (madvise(page, PROBE_BYTES, advice->advice) && errno == EINVAL)
-        unsupported("%s: this kernel does not have it, or not switched on; Linux %s or later with "
-                    "transparent huge pages is needed",
+    uint8_t *memory = memory_map(PROBE_BYTES, 1, &(struct hints){0});
+    if (!memory)
+        fail_errno("no memory for a huge page");
+    *(volatile uint8_t *)memory = 1;
+    if (madvise(memory, PROBE_BYTES, advice->advice) && errno == EINVAL)
+        unsupported("%s: this kernel does not have it, or has it switched off; Linux %s or later "
+                    "with transparent huge pages is needed",
                     advice->call, advice->since);
-    munmap(page, PROBE_BYTES);
+    munmap(memory, PROBE_BYTES);
+    const struct file *file = &model.files[0];
+    uint8_t *inside = file->map + -(uintptr_t)file->map % PROBE_BYTES;
+    if (advice->advice == MADV_COLLAPSE && inside + PROBE_BYTES <= file->map + file->bytes &&
+        madvise(inside, PROBE_BYTES, advice->advice) && errno == EINVAL)
+        unsupported("%s: this kernel does it for memory, but not for files of %s's filesystem; one "
+                    "built with CONFIG_READ_ONLY_THP_FOR_FS, or the model on tmpfs, is needed",
+                    advice->call, file->path);
 }
 
 static void advise_unit(const struct unit *unit, enum when when)

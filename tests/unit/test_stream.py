@@ -383,6 +383,16 @@ def test_a_filesystem_without_direct_reads_is_unsupported(stream: Path, weights:
         shared.unlink()
 
 
+def test_a_kernel_that_collapses_no_files_is_unsupported_and_one_that_does_exact(
+    stream: Path, weights: Weights, expected: list[str]
+) -> None:
+    done = call(stream, weights, "mmap+collapse")
+    if done.returncode == 3:
+        assert "MADV_COLLAPSE" in unsupported(done)
+    else:
+        assert result(done)["checksums"] == expected
+
+
 def test_a_file_shorter_than_the_feed_says_is_refused(stream: Path, tmp_path: Path) -> None:
     model, feed = tmp_path / "m.gguf", tmp_path / "layers"
     model.write_bytes(bytes(5000))

@@ -9,6 +9,7 @@ OF_RECORD: dict[str, Callable[[Run], float | None]] = {
     "wall_s": lambda run: run.exit.wall_s,
     "load_s": lambda run: run.load_s,
     "peak_rss_bytes": lambda run: run.memory.peak_rss_bytes,
+    "server_peak_rss_bytes": lambda run: run.memory.server_peak_rss_bytes,
     "anon_at_peak_bytes": lambda run: run.memory.anon_at_peak_bytes,
     "file_at_peak_bytes": lambda run: run.memory.file_at_peak_bytes,
     "read_bytes": lambda run: run.io.read_bytes,

@@ -19,6 +19,9 @@ MODEL_FLAGS = listed(
 LOG_FLAGS = listed("-v --verbose --log-verbose --log-disable --log-file --log-jsonl --log-colors")
 """They take the log away from where the driver reads it, or change its look."""
 
+RPC_FLAGS = listed("--rpc")
+"""The server is started by coldbench, at an address of its own."""
+
 LEVEL_FLAGS = listed("-lv --verbosity --log-verbosity")
 _LEVEL = 4
 _DEEP_LEVEL = 5

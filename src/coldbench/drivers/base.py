@@ -12,6 +12,10 @@ from coldbench.study.workloads import Workload
 
 _EXCERPT = 200
 
+RPC_SERVER = "ggml-rpc-server"
+RPC = "{rpc}"
+"""In a command line: the address of the RPC server that is started beside the engine."""
+
 FEED = "{feed}"
 """In a command line: the file that a workload is fed beside the model."""
 

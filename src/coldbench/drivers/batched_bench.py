@@ -14,6 +14,7 @@ from coldbench.common.errors import ColdbenchError
 from coldbench.drivers.arguments import (
     LOG_FLAGS,
     MODEL_FLAGS,
+    RPC_FLAGS,
     count,
     deeper_level,
     given,
@@ -23,6 +24,7 @@ from coldbench.drivers.arguments import (
     replaced,
 )
 from coldbench.drivers.base import (
+    RPC,
     Output,
     Result,
     UnusableError,
@@ -36,7 +38,7 @@ from coldbench.drivers.documents import json_rows
 from coldbench.drivers.engine_log import read_log
 from coldbench.study.workloads import BatchedBench
 
-_OWNED = MODEL_FLAGS | LOG_FLAGS | {"--output-format"}
+_OWNED = MODEL_FLAGS | LOG_FLAGS | RPC_FLAGS | {"--output-format"}
 _WORK_FLAGS = frozenset({"-npp", "-ntg", "-npl", "-pps", "-tgs"})
 _CONTEXT = re.compile(r"llama_context: n_ctx\s+= (\d{1,12})\b")
 _LOAD = re.compile(r"perf_context_print:\s+load time =\s+(\d{1,12}\.\d+) ms")
@@ -94,7 +96,9 @@ class BatchedBenchDriver:
         """Return the command line."""
         self.check(workload, arm_args)
         own = ["--output-format", "jsonl", *log_level(workload.args, arm_args)]
-        return [program, "-m", model, *own, *workload.args, *arm_args]
+        # Before any tensor override, which may name its buffers.
+        server = [] if workload.rpc is None else ["--rpc", RPC]
+        return [program, "-m", model, *server, *own, *workload.args, *arm_args]
 
     def probe(
         self, workload: BatchedBench, program: str, model: str, arm_args: Sequence[str]

@@ -11,12 +11,13 @@ from dataclasses import replace
 from coldbench.drivers.arguments import (
     LOG_FLAGS,
     MODEL_FLAGS,
+    RPC_FLAGS,
     deeper_level,
     listed,
     log_level,
     refuse_owned,
 )
-from coldbench.drivers.base import Output, Result, UnusableError, failure
+from coldbench.drivers.base import RPC, Output, Result, UnusableError, failure
 from coldbench.drivers.engine_log import read_log
 from coldbench.drivers.text import HANDFUL, cut_text, is_degenerate
 from coldbench.study.workloads import Completion
@@ -24,6 +25,7 @@ from coldbench.study.workloads import Completion
 _OWNED = (
     MODEL_FLAGS
     | LOG_FLAGS
+    | RPC_FLAGS
     | listed(
         "-p --prompt -f --file -bf --binary-file -n --predict --n-predict -e --escape --no-escape",
         "-cnv --conversation -no-cnv --no-conversation --temp --temperature --ignore-eos",
@@ -65,7 +67,8 @@ class CompletionDriver:
         self.check(workload, arm_args)
         own = [*_OWN, *log_level(workload.args, arm_args)]
         text = ["-n", str(workload.tokens), "-p", workload.prompt]
-        return [program, "-m", model, *own, *text, *workload.args, *arm_args]
+        server = [] if workload.rpc is None else ["--rpc", RPC]
+        return [program, "-m", model, *server, *own, *text, *workload.args, *arm_args]
 
     def probe(
         self, workload: Completion, program: str, model: str, arm_args: Sequence[str]

@@ -252,7 +252,8 @@ def _overridden(asked: Requested, traces: Traces) -> Iterator[Check]:
         seen = ", ".join(sorted(hits)) or "no tensor overridden"
         if not hits and held:
             seen += f" ({', '.join(sorted(held))} is read lazily and stays where it is)"
-        yield Check(f"-ot {pattern}", ok, f"tensors overridden to {wanted}", seen)
+        expected = f"tensors overridden to {wanted}"
+        yield Check(f"-ot {pattern}", ok, expected, seen, "overrides")
 
 
 def _advice(traces: Traces) -> Iterator[Check]:

@@ -4,7 +4,7 @@ import os
 import resource
 import shutil
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.hashing import data_sha256, text_md5
-from coldbench.drivers.base import FEED, Output, failure
+from coldbench.drivers.base import FEED, RPC, RPC_SERVER, Output, failure
 from coldbench.drivers.registry import driver_for, marks_of
 from coldbench.measure import preflight
 from coldbench.measure.certificate import NotColdError, make_cold
@@ -31,6 +31,7 @@ from coldbench.measure.launcher import (
     launch,
 )
 from coldbench.measure.pagecache import resident_bytes
+from coldbench.measure.rpc import rpc_server
 from coldbench.records import PROTOCOL, CacheState, Residency, Run
 from coldbench.study.specs import Arm
 from coldbench.study.workloads import Workload
@@ -72,9 +73,8 @@ class Bench:
         """Return the facts of this machine that do not change during a block."""
         return host_facts(self.model_path)
 
-    def program(self, build: str, driven: Workload) -> str:
-        """Return the program's path in a build, or its bare name where the build lacks it."""
-        name = driver_for(driven).program(driven)
+    def program(self, build: str, name: str) -> str:
+        """Return a program's path in a build, or its bare name where the build lacks it."""
         found = self.builds[build]["programs"].get(name)
         return str(found["path"]) if found else name
 
@@ -95,7 +95,7 @@ class Bench:
         its outcome by content: a renamed arm keeps its results, a changed build loses them. Twins
         stay apart.
         """
-        program = self.program(arm.build, driven)
+        program = self.program(arm.build, driver_for(driven).program(driven))
         args, _, _ = preflight.resolved(arm, driven, Path(program), self._bare)
         argv = driver_for(driven).argv(driven, program, str(self.model_path), args)
         if self.feed is not None:
@@ -297,12 +297,26 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         # Before each process: what one arm leaves there must not reach the next.
         _empty(self.home)
+        rpc = getattr(driven, "rpc", None)
+        if rpc is None:
+            return self._run(argv, arm, driven, folder / name, group)
+        program = Path(self.program(arm.build, RPC_SERVER))
+        log = folder / f"{name}.rpc"
+        with rpc_server(program, rpc.threads, self._environment(arm, driven), log) as server:
+            argv = [server.address if arg == RPC else arg for arg in argv]
+            launched = self._run(argv, arm, driven, folder / name, group)
+        memory = {"server_peak_rss_bytes": server.peak_rss_bytes}
+        return replace(launched, memory=launched.memory.model_copy(update=memory))
+
+    def _run(
+        self, argv: list[str], arm: Arm, driven: Workload, stem: Path, group: Group
+    ) -> Launched:
         return launch(
             self.launcher,
             argv,
             self._environment(arm, driven),
-            stdout=folder / f"{name}.out",
-            stderr=folder / f"{name}.err",
+            stdout=stem.with_name(f"{stem.name}.out"),
+            stderr=stem.with_name(f"{stem.name}.err"),
             time_limit_s=driven.time_limit,
             output_limit_bytes=driven.output_limit,
             group=group,

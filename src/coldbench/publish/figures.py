@@ -24,6 +24,7 @@ _LABELS = {
     "wall_s": "wall time",
     "load_s": "load time",
     "peak_rss_bytes": "peak RSS",
+    "server_peak_rss_bytes": "peak RSS of the RPC server",
     "anon_at_peak_bytes": "anonymous at peak",
     "file_at_peak_bytes": "file-backed at peak",
     "read_bytes": "bytes read",

@@ -32,13 +32,14 @@ _BY_STATE = {
         "peak_rss_bytes",
         "anon_at_peak_bytes",
         "file_at_peak_bytes",
+        "server_peak_rss_bytes",
         "read_bytes",
         "major_faults",
         "table_residency",
     ),
     "warm": (*_PRINTED, "read_bytes"),
 }
-_IF_MEASURED = {*_PRINTED, "table_residency"}
+_IF_MEASURED = {*_PRINTED, "server_peak_rss_bytes", "table_residency"}
 """Left out of a table in which no run has them: not every workload or model does."""
 
 

@@ -40,6 +40,7 @@ METRICS: dict[str, Metric] = {
     "wall_s": Metric("time", "lower"),
     "load_s": Metric("time", "lower"),
     "peak_rss_bytes": Metric("bytes", "lower"),
+    "server_peak_rss_bytes": Metric("bytes", "lower"),
     "anon_at_peak_bytes": Metric("bytes", "lower"),
     "file_at_peak_bytes": Metric("bytes", "lower"),
     "read_bytes": Metric("bytes", "lower"),

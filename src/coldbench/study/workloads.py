@@ -31,10 +31,17 @@ class _Workload(Section):
     residency_every: Annotated[Duration, Field(ge=0.1)] | None = None
 
 
+class Rpc(Section):
+    """An RPC server of the build on this machine, as a device to offload to."""
+
+    threads: int = Field(default=1, gt=0)
+
+
 class BatchedBench(_Workload):
     """llama-batched-bench: one prompt and generation pass a process."""
 
     driver: Literal["llama-batched-bench"]
+    rpc: Rpc | None = None
 
 
 class Bench(_Workload):
@@ -56,6 +63,7 @@ class Completion(_Prompted):
     """llama-completion: greedy text of `tokens` tokens after `prompt`."""
 
     driver: Literal["llama-completion"]
+    rpc: Rpc | None = None
     text: TextPattern | None = None
 
 
