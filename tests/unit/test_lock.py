@@ -18,7 +18,6 @@ from coldbench.study.lock import (
     read_lock,
 )
 
-
 ENTRY = f"""\
 models:
   toy:
