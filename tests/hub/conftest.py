@@ -1,5 +1,7 @@
 """A hub of the test's own, and the real client turned towards it."""
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +10,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 
 from coldbench.sources import download
+from coldbench.study.lock import Pins
 
 from .server import HubServer
 
@@ -33,6 +36,8 @@ def _client(server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(download, "WAIT_S", 0.01)
+    # Nothing is timed here: do not wait for whoever measures on this machine.
+    monkeypatch.setenv("COLDBENCH_LOCK", str(tmp_path / "machine.lock"))
     yield
     close_session()
 
@@ -43,5 +48,27 @@ def cache(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def pins(tmp_path: Path) -> Pins:
+    return Pins(tmp_path / "toy.yaml", "models", "toy")
+
+
+@pytest.fixture
 def hub_cache(tmp_path: Path) -> Path:
     return tmp_path / "hf" / "hub"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system on which a quarter of a MiB fits."""
+    disk = tmp_path / "small"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def read_only(disk: Path) -> None:
+    """Let nobody write to `small_disk` any more."""
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)

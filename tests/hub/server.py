@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 SIGNATURE = "X-Amz-Signature=5161e7"
 _PIECE = 64 * 1024
@@ -24,10 +24,12 @@ _PIECE = 64 * 1024
 class Fault:
     """How the body of one file is served.
 
-    `statuses` are answered first, one a request. `cut_after` ends the connection after so many
-    bytes of a body, `cuts` times (-1: always). `announced` is another Content-Length than the
-    body's. `pause_s` comes before each piece of 64 KiB. `content` is another body than the hash
-    says. `wrong_range` answers every range with the file's beginning. `chunked` announces nothing.
+    `statuses` are answered first, one a request, `bare` without a body. `cut_after` ends the
+    connection after so many bytes of a body, `cuts` times (-1: always). `announced` is another
+    Content-Length than the body's. `pause_s` comes before each piece of 64 KiB. `content` is
+    another body than the hash says. `wrong_range` answers every range with the file's beginning.
+    `chunked` announces nothing. `etags` are those of the answers, one each; `blind` does not look
+    at If-Range. `loop` sends the client to the same address again.
     """
 
     statuses: list[int] = field(default_factory=list)
@@ -41,6 +43,10 @@ class Fault:
     content: bytes | None = None
     chunked: bool = False
     etag: str | None = None
+    etags: list[str] = field(default_factory=list)
+    blind: bool = False
+    bare: bool = False
+    loop: bool = False
 
 
 @dataclass
@@ -66,12 +72,14 @@ class Repo:
     """Files that are not in LFS."""
     access: str = "public"
     """public, gated (to look at is free) or private."""
+    xet: bool = False
+    """Its files are in Xet storage too, whose server is not to be reached from here."""
 
 
 class HubServer:
     """The server; use it in a `with`. `tokens` maps valid tokens to the repositories they open."""
 
-    def __init__(self, page: int = 1000) -> None:
+    def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
         self.files: dict[str, bytes] = {}
         self.blobs: dict[str, bytes] = {}
@@ -80,8 +88,12 @@ class HubServer:
         self.requests: list[Request] = []
         self.leaks: list[Request] = []
         self.api_statuses: list[int] = []
+        self.api_answer: bytes | None = None
+        """What the API says instead of all it should."""
+        self.api_silent = threading.Event()
+        """Set: the API is not heard from until the server ends."""
+        self.ended = threading.Event()
         self.sent_bytes = 0
-        self.page = page
         self._http = _Server(self)
 
     def __enter__(self) -> "HubServer":
@@ -89,6 +101,7 @@ class HubServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.ended.set()
         self._http.shutdown()
         self._http.server_close()
 
@@ -165,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
         segments = parts.path.strip("/").split("/")
         match segments:
             case ["api", "models", owner, name, *rest]:
-                self._api(f"{owner}/{name}", [unquote(part) for part in rest], parts.query)
+                self._api(f"{owner}/{name}", [unquote(part) for part in rest])
             case ["cdn", sha256, name]:
                 if "authorization" in headers:
                     hub.leaks.append(request)
@@ -178,11 +191,17 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 self._json(404, {"error": "Not Found"})
 
-    def _api(self, repo: str, rest: list[str], query: str) -> None:
+    def _api(self, repo: str, rest: list[str]) -> None:
         if self.server.hub.api_statuses:
             status = self.server.hub.api_statuses.pop(0)
             extra = {"Retry-After": "7"} if status == 429 else {}
             self._json(status, {"error": "an error of the hub"}, extra)
+            return
+        if self.server.hub.api_silent.is_set():
+            self.server.hub.ended.wait()
+            return
+        if self.server.hub.api_answer is not None:
+            self._plain(200, self.server.hub.api_answer, {})
             return
         if not self._may(repo, look_only=True):
             return
@@ -193,7 +212,6 @@ class _Handler(BaseHTTPRequestHandler):
             return
         match rest:
             case [] | ["revision", _]:
-                names = sorted(known.commits[commit])
                 self._json(
                     200,
                     {
@@ -207,36 +225,14 @@ class _Handler(BaseHTTPRequestHandler):
                         "tags": ["gguf"],
                         "downloads": 1,
                         "likes": 0,
-                        "siblings": [{"rfilename": name} for name in names],
+                        "siblings": [
+                            _sibling(name, content, name in known.in_git)
+                            for name, content in sorted(known.commits[commit].items())
+                        ],
                     },
                 )
-            case ["tree", _, *_]:
-                self._tree(repo, known, commit, query)
             case _:
                 self._json(404, {"error": "Not Found"})
-
-    def _tree(self, repo: str, known: Repo, commit: str, query: str) -> None:
-        start = int(parse_qs(query).get("cursor", ["0"])[0])
-        page = self.server.hub.page
-        names = sorted(known.commits[commit])
-        entries = []
-        for name in names[start : start + page]:
-            content = known.commits[commit][name]
-            entry: dict[str, Any] = {
-                "type": "file",
-                "oid": _git_hash(content),
-                "size": len(content),
-                "path": name,
-            }
-            if name not in known.in_git:
-                sha256 = hashlib.sha256(content).hexdigest()
-                entry["lfs"] = {"oid": sha256, "size": len(content), "pointerSize": 134}
-            entries.append(entry)
-        extra = {}
-        if start + page < len(names):
-            where = f"{self.server.hub.url}/api/models/{repo}/tree/{commit}"
-            extra["Link"] = f'<{where}?recursive=true&cursor={start + page}>; rel="next"'
-        self._json(200, entries, extra)
 
     def _resolve(self, repo: str, revision: str, name: str) -> None:
         if not self._may(repo, look_only=False):
@@ -255,17 +251,18 @@ class _Handler(BaseHTTPRequestHandler):
             return
         sha256 = hashlib.sha256(content).hexdigest()
         place = f"http://localhost:{self.server.hub.port}/cdn/{sha256}/{quote(name, safe='')}"
-        self._json(
-            302,
-            None,
-            {
-                "Location": f"{place}?{SIGNATURE}",
-                "X-Repo-Commit": commit,
-                "X-Linked-Size": str(len(content)),
-                "X-Linked-ETag": f'"{sha256}"',
-                "ETag": f'"{_git_hash(content)}"',
-            },
-        )
+        extra = {
+            "Location": f"{place}?{SIGNATURE}",
+            "X-Repo-Commit": commit,
+            "X-Linked-Size": str(len(content)),
+            "X-Linked-ETag": f'"{sha256}"',
+            "ETag": f'"{_git_hash(content)}"',
+        }
+        if known.xet:
+            token = f"{self.server.hub.url}/api/models/{repo}/xet-read-token/{commit}"
+            extra["X-Xet-Hash"] = sha256
+            extra["Link"] = f'<{token}>; rel="xet-auth"'
+        self._json(302, None, extra)
 
     def _may(self, repo: str, *, look_only: bool) -> bool:
         """Answer like the hub where a repository is not open to who asks."""
@@ -300,9 +297,11 @@ class _Handler(BaseHTTPRequestHandler):
     # --- answers --------------------------------------------------------------------------------
 
     def _json(self, status: int, value: Any, extra: Mapping[str, str] | None = None) -> None:
-        body = b"" if value is None else json.dumps(value).encode()
+        self._plain(status, b"" if value is None else json.dumps(value).encode(), extra or {})
+
+    def _plain(self, status: int, body: bytes, extra: Mapping[str, str]) -> None:
         self.send_response(status)
-        for key, content in (extra or {}).items():
+        for key, content in extra.items():
             self.send_header(key, content)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -323,10 +322,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault.statuses:
             wish = {} if fault.retry_after is None else {"Retry-After": fault.retry_after}
-            self._json(fault.statuses.pop(0), {"error": "not now"}, wish)
+            said = None if fault.bare else {"error": "not now"}
+            self._json(fault.statuses.pop(0), said, wish)
+            return
+        if fault.loop:
+            self._json(302, None, {"Location": self.path})
             return
         content = content if fault.content is None else fault.content
-        etag = fault.etag or etag
+        etag = fault.etags.pop(0) if fault.etags else fault.etag or etag
         asked = self._asked(len(content), fault, etag)
         start, end = asked or (0, len(content))
         if asked is not None and start >= len(content):
@@ -355,7 +358,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _asked(self, size: int, fault: Fault, etag: str | None) -> tuple[int, int] | None:
         """Return the range that is to be sent; None for the whole file."""
         said = self.headers.get("Range", "")
-        unchanged = self.headers.get("If-Range", etag) == etag
+        unchanged = fault.blind or self.headers.get("If-Range", etag) == etag
         if fault.ignore_range or not said.startswith("bytes=") or not unchanged:
             return None
         first, _, last = said.removeprefix("bytes=").partition("-")
@@ -376,6 +379,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
+
+
+def _sibling(name: str, content: bytes, in_git: bool) -> dict[str, Any]:
+    listed = {"rfilename": name, "blobId": _git_hash(content), "size": len(content)}
+    if in_git:
+        return listed
+    sha256 = hashlib.sha256(content).hexdigest()
+    return listed | {"lfs": {"sha256": sha256, "size": len(content), "pointerSize": 134}}
 
 
 def _git_hash(content: bytes) -> str:

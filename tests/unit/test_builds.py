@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.sources import builds
 from coldbench.sources.builds import check_build, prepare_build
 from coldbench.study.schema import Build, FolderSource, SdistSource
 
@@ -154,15 +156,23 @@ def test_a_second_build_compiles_only_what_its_patch_touches(
     assert edited["ccache"] == {"hits": 1, "misses": 1}
 
 
+@pytest.mark.parametrize("shared", ["OFF", "ON"])
 def test_two_caches_give_the_same_bytes(
-    source: Path, tmp_path: Path, patches: tuple[str, str]
+    source: Path, tmp_path: Path, patches: tuple[str, str], shared: str
 ) -> None:
     here, there = tmp_path / "cache", tmp_path / "a longer" / "it's $another cache"
-    prepare_build("released", toy(source), here)
-    ours = prepare_build("patched", toy(source, patches[0]), here)
-    theirs = prepare_build("patched", toy(source, patches[0]), there)
-    assert ours["content"] == theirs["content"]
-    assert str(tmp_path).encode() not in Path(ours["programs"]["toy"]["path"]).read_bytes()
+    prepare_build("released", toy(source, BUILD_SHARED_LIBS=shared), here)
+    patched = toy(source, patches[0], BUILD_SHARED_LIBS=shared)
+    ours = prepare_build("patched", patched, here)
+    theirs = prepare_build("patched", patched, there)
+    for kind in ("programs", "libraries"):
+        hashes = [
+            {name: file["sha256"] for name, file in one[kind].items()} for one in (ours, theirs)
+        ]
+        assert hashes[0] == hashes[1]
+        for file in ours[kind].values():
+            assert str(tmp_path).encode() not in Path(file["path"]).read_bytes()
+    assert list(ours["libraries"]) == (["libpart.so"] if shared == "ON" else [])
 
 
 def test_a_failing_patch_is_named_and_mended_by_mending_the_file(
@@ -276,6 +286,38 @@ def test_a_build_for_any_cpu_says_so(source: Path, tmp_path: Path) -> None:
     record = prepare_build("b", toy(source, GGML_NATIVE="off"), tmp_path / "cache")
     assert record["cpu"]["native"] is False
     assert set(record["cpu"]) == {"architecture", "native"}
+    flagged = toy(source, GGML_NATIVE="off", CMAKE_C_FLAGS="-march=native")
+    assert prepare_build("b", flagged, tmp_path / "cache")["cpu"]["native"] is True
+
+
+def test_objects_for_one_cpu_or_compiler_are_not_taken_for_another(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What -march=native means is in no command line and in no preprocessed source."""
+    cache = tmp_path / "cache"
+    native, portable = toy(source, CMAKE_C_FLAGS="-march=native"), toy(source, GGML_NATIVE="OFF")
+
+    def rebuilt(spec: Build) -> tuple[str, int]:
+        """Build without an earlier build or tree; return its key and what came from ccache."""
+        for folder in ("builds", "trees"):
+            shutil.rmtree(cache / folder, ignore_errors=True)
+        record = prepare_build("b", spec, cache)
+        return Path(record["log"]).parent.name, record["ccache"]["hits"]
+
+    keys = [rebuilt(spec)[0] for spec in (native, portable)]
+    assert [rebuilt(spec) for spec in (native, portable)] == [(key, 2) for key in keys]
+    other = tmp_path / "cpuinfo"
+    other.write_text("model name\t: Another CPU\nflags\t\t: fpu sse2\n")
+    monkeypatch.setattr(builds, "CPUINFO", other)
+    assert rebuilt(portable) == (keys[1], 2)
+    key, hits = rebuilt(native)
+    assert (key != keys[0], hits) == (True, 0)
+    wrapper = tmp_path / "cc"
+    wrapper.write_text('#!/bin/sh\nexec cc "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CC", str(wrapper))
+    key, hits = rebuilt(portable)
+    assert (key != keys[1], hits) == (True, 0)
 
 
 def test_a_folder_that_is_a_checkout_is_labelled_by_its_full_commit(

@@ -304,3 +304,12 @@ def test_addresses_have_one_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert "refs/heads/main" in remote_refs(location(url))
     assert location("git@forge.example:x/y.git") == "git@forge.example:x/y.git"
     assert location("https://forge.example/x") == "https://forge.example/x"
+
+
+def test_a_submodule_without_a_url_is_told(
+    toy: Repository, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    toy.git("update-index", "--add", "--cacheinfo", f"160000,{toy.head()},sub")
+    toy.git("commit", "--quiet", "-m", "a repository inside, added by accident")
+    assert output(prepare_build("b", build(toy.folder, "main"), tmp_path / "cache")) == "1 2 3\n"
+    assert f"{toy.folder}: the submodule sub has no url; its folder stays empty" in caplog.text

@@ -108,6 +108,14 @@ def test_a_link_is_measured_on_its_real_file(tmp_path: Path, cache: Path) -> Non
     assert record["files"][0]["path"] == record["table"]["file"] == str(blob)
 
 
+def test_a_link_to_nowhere_names_itself_and_its_target(tmp_path: Path, cache: Path) -> None:
+    link = tmp_path / "model.gguf"
+    link.symlink_to("blobs/0123")
+    message = error_of(at(link), cache)
+    assert message.startswith(str(link))
+    assert str(tmp_path / "blobs" / "0123") in message
+
+
 def test_a_table_of_the_users_choice_is_found_or_refused(cache: Path) -> None:
     source = {"path": str(DATA / "ok_v3.gguf")}
     assert prepare_model(model(source, "token_embd.weight"), cache)["table"]["bytes"] == 262_144

@@ -17,12 +17,13 @@ from coldbench.common.errors import ColdbenchError
 from coldbench.common.locks import keep_alone
 from coldbench.drivers.registry import check_study
 from coldbench.sources import stamps
-from coldbench.study.lock import Pins, check_packages
+from coldbench.study.lock import Pins, check_packages, read_lock
 from coldbench.study.settings import open_study
 
 try:
     SETTINGS, PLAN = open_study(config, workflow.basedir)
     check_study(PLAN)
+    read_lock(PLAN.path)  # what is wrong with it is told once, and here
     config["locked"] = SETTINGS.locked  # the scripts' too: true of a command line is text
 except ColdbenchError as error:
     raise WorkflowError(str(error)) from None

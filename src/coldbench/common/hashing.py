@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,23 @@ def text_md5(data: bytes) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-def file_sha256(path: Path) -> str:
+def file_sha256(path: Path, *, uncached: bool = False) -> str:
     """Return the SHA-256 (hex) of a file, read in bounded memory.
 
-    Raises OSError where the file cannot be read.
+    With `uncached` the page cache keeps nothing of it, nor is what else it holds pushed out by a
+    file larger than memory (posix_fadvise(2); pages not yet on the disk stay). Raises OSError where
+    the file cannot be read.
     """
     digest = hashlib.sha256()
+    have = 0
     with path.open("rb") as stream:
         while chunk := stream.read(CHUNK_BYTES):
             digest.update(chunk)
+            if uncached:
+                os.posix_fadvise(stream.fileno(), have, len(chunk), os.POSIX_FADV_DONTNEED)
+            have += len(chunk)
+        if uncached:
+            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # what was read ahead
     return digest.hexdigest()
 
 

@@ -170,7 +170,7 @@ class Bench:
             host=self.host,
             status="refused",
             reason=refused or "",
-            notes=notes,
+            notes=[*self.builds[planned.build].get("notes", ()), *notes],
             table_total_bytes=(self.model["table"] or {}).get("bytes"),
         )
         if refused:

@@ -36,7 +36,7 @@ def ready_build(name: str, source: BinariesSource, cache: Path) -> dict[str, Any
         ) from error
     if not programs:
         raise ColdbenchError(f"build {name}: {folder} holds no executable file")
-    facts = {"binaries": str(folder), "commit": None}
+    facts = {"binaries": str(folder), "commit": source.commit}
     key = folder_key([FORMAT, hashes, sorted(programs)])
     if found := present(cache, key, facts):
         return found

@@ -36,6 +36,7 @@ from coldbench.sources.compile import (
 from coldbench.sources.content import checkout_commit, folder_entries, sdist_entries
 from coldbench.sources.pins import Stack, locked, stack
 from coldbench.sources.pypi import download_sdist
+from coldbench.sources.stated import labelled
 from coldbench.sources.tree import Patch, Tree
 from coldbench.study.lock import Pins as LockEntry
 from coldbench.study.schema import (
@@ -48,6 +49,7 @@ from coldbench.study.schema import (
 
 __all__ = ["check_build", "prepare_build"]
 
+CPUINFO = Path("/proc/cpuinfo")
 _SPACE_PER_SDIST_BYTE = 8
 _OFF = {"OFF", "0", "NO", "N", "FALSE"}
 
@@ -63,17 +65,17 @@ def prepare_build(
     unused_cmake (flags that the source does not know), environment (the caller's variables that
     decide what compilers make), targets, compiler, cpu, tools, seconds (of configuring and
     compiling, when it was made), ccache counts, programs and libraries (path, sha256), content
-    (one hash over all of them) and log.
+    (one hash over all of them), log, stated (commit and number that the programs print) and notes.
     Raises ColdbenchError naming the build, what failed and the log.
     """
     try:
         if entry is not None:
             spec = locked(name, spec, entry, cache)
         if isinstance(spec.source, BinariesSource):
-            return ready_build(name, spec.source, cache)
+            return labelled(name, ready_build(name, spec.source, cache))
         if spec.source is None:
             raise ColdbenchError(f"build {name}: has no source")
-        return _compiled_build(name, spec, spec.source, cache)
+        return labelled(name, _compiled_build(name, spec, spec.source, cache))
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise disk_full(name, cache) from error
@@ -135,7 +137,7 @@ def _compiled_build(
         patches=_read_patches(name, spec.patches or ()),
         compilers=require_compilers(),
         environment=deciding_environment(),
-        cpu=_cpu(cmake),
+        cpu=_cpu(cmake, deciding_environment()),
     )
     match source:
         case SdistSource():
@@ -191,6 +193,9 @@ def _stack(name: str, source: GitSource, spec: Build, cache: Path) -> Stack:
 
 def _import_stack(name: str, tree: Tree, merged: Stack) -> str:
     try:
+        merged.content.check()
+        if (lender := merged.content.single) is not None and "\n" not in str(lender.folder):
+            return tree.borrow(merged.name, merged.tree, lender.folder)
         return tree.add(merged.name, merged.content.entries())
     except ColdbenchError as error:
         raise ColdbenchError(f"build {name}: {merged.facts['git']}: {error}") from None
@@ -275,18 +280,22 @@ def _read_patches(name: str, paths: tuple[str, ...]) -> tuple[Patch, ...]:
     return tuple(patches)
 
 
-def _cpu(cmake: dict[str, str]) -> dict[str, Any]:
+def _cpu(cmake: dict[str, str], environment: dict[str, str]) -> dict[str, Any]:
     """Describe the CPU that a build may be made for: /proc/cpuinfo of x86 and of Arm.
 
-    A flag *_NATIVE set to OFF says that it is not; then only the architecture counts.
+    A flag *_NATIVE set to OFF says that it is not, unless compiler flags ask for the native one
+    (-march=native); then only the architecture counts.
     """
     facts: dict[str, Any] = {"architecture": platform.machine()}
-    native = not any(
+    portable = any(
         key.partition(":")[0].endswith("_NATIVE") and value.upper() in _OFF
         for key, value in cmake.items()
     )
+    native = not portable or any(
+        "FLAGS" in key and "native" in value for key, value in (cmake | environment).items()
+    )
     if native:
-        text = Path("/proc/cpuinfo").read_text()
+        text = CPUINFO.read_text()
         for fact, pattern in {
             "model": r"model name|cpu|CPU (?:implementer|architecture|variant|part)",
             "features": r"flags|Features",

@@ -1,6 +1,5 @@
 """Configuring and compiling a CMake project with the environment's cmake, ninja and ccache."""
 
-import ctypes
 import difflib
 import functools
 import json
@@ -8,13 +7,13 @@ import logging
 import os
 import re
 import shutil
-import signal
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from coldbench.common.children import die_with_parent
 from coldbench.common.compiler import Compiler, environment_program
 from coldbench.common.errors import ColdbenchError
 from coldbench.sources.content import clean_environment
@@ -32,7 +31,6 @@ _FAULT = re.compile(
 )
 _FULL = "No space left on device"
 _LITTLE_BYTES = 2**20
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -176,7 +174,7 @@ def _run(job: Job, command: list[str], statistics: Path) -> None:
             errors="replace",
             cwd=job.tree,
             env=_environment(job, statistics),
-            preexec_fn=_die_with_parent(),
+            preexec_fn=die_with_parent(),
         )
         assert process.stdout is not None
         try:
@@ -209,12 +207,6 @@ def _continued(line: str, stream: IO[str], out: IO[str]) -> str:
     following = next(stream, "")
     out.write(following)
     return f" {following.strip()}" if following.strip() else ""
-
-
-def _die_with_parent() -> Any:
-    # prctl(2). A killed job must not leave a compile running in a tree whose lock it held.
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def _artifacts(job: Job, build_folder: Path) -> tuple[dict[str, Path], list[Path]]:

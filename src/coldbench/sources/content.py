@@ -98,9 +98,13 @@ def _member(archive: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, path: 
 
 
 def leads_out(path: str, target: str) -> bool:
-    """Tell whether a symbolic link at the relative `path` points out of its source."""
-    joined = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-    return posixpath.isabs(joined) or joined.split("/")[0] == ".."
+    """Tell whether a symbolic link at the relative `path` may point out of its source.
+
+    `..` after a name counts as that: what the name stands for may be a link elsewhere.
+    """
+    parts = [part for part in target.split("/") if part not in {"", "."}]
+    up = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
+    return target.startswith("/") or up > path.count("/") or ".." in parts[up:]
 
 
 def _link(path: str, target: str) -> Entry:

@@ -41,7 +41,7 @@ TIMEOUT_S = 30.0
 
 LOG_EVERY_S = 30.0
 
-_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
+_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", re.ASCII)
 _TRY_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -76,6 +76,8 @@ def download(wanted: Wanted, part: Path) -> None:
                 transfer.run()
             stream.flush()
             os.fsync(stream.fileno())
+            # A model that was just fetched is not to be warm for whatever comes next.
+            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     except OSError as error:
         raise ColdbenchError(f"{part.parent}: cannot be written: {error.strerror}") from error
     found = transfer.digest.hexdigest()
@@ -206,6 +208,11 @@ class _Transfer:
                 self.ranges = False
                 self.restart()
                 raise _AgainError("the server sent another range than asked for")
+            tag = _strong_tag(response)
+            if None not in (tag, self.etag) and tag != self.etag:
+                self.etag = None
+                self.restart()
+                raise _AgainError("the server's file was replaced meanwhile; from the start")
             total = None if match[2] == "*" else int(match[2])
         elif status == 200:
             if self.have:
@@ -217,8 +224,7 @@ class _Transfer:
             raise _AgainError("what is here is longer than the server's file")
         else:
             raise ColdbenchError(f"{self.wanted.what}: {_refusal(status)}")
-        tag = response.headers.get("ETag", "")
-        self.etag = tag if tag.startswith('"') else None
+        self.etag = _strong_tag(response)
         if None not in (total, self.wanted.size) and total != self.wanted.size:
             raise ColdbenchError(
                 f"{self.wanted.what}: the server announces {total:,} bytes, expected are "
@@ -254,6 +260,12 @@ class _Transfer:
                     log.info("%s: %.0f%s MiB", self.wanted.what, self.have / 2**20, of)
         if total is not None and self.have < total:
             raise _AgainError(f"the server ended after {self.have:,} of {total:,} bytes")
+
+
+def _strong_tag(response: httpx2.Response) -> str | None:
+    """Return an ETag that stands for each byte (RFC 9110, 8.8.1); None without one."""
+    tag: str = response.headers.get("ETag", "")
+    return tag if tag.startswith('"') else None
 
 
 def _length(response: httpx2.Response) -> int | None:

@@ -1,8 +1,9 @@
 """Git repositories of others: what a ref names there, and their commits in bare stores of ours.
 
-A repository has two stores in the cache, git/<key>/: `tips` holds single commits without their
-past (a shallow fetch), `history` holds the past as well, which merging needs. Whatever was fetched
-stays (nothing is ever pruned from the object stores), so what was built once needs no network.
+Our stores are in git/ of the cache: `tips`, one a repository, holds single commits without their
+past (a shallow fetch); `history`, one for all, holds the past as well, which merging needs, so that
+of a fork or clone only what is new is fetched. Whatever was fetched stays (nothing is ever pruned
+from the object stores), so what was built once needs no network.
 Only what talks to another repository sees the user's git settings (credentials, proxies).
 """
 
@@ -10,6 +11,7 @@ import difflib
 import logging
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from typing import Literal
 
 from filelock import FileLock
 
+from coldbench.common.children import die_with_parent
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.folders import expanded
 from coldbench.common.hashing import folder_key
@@ -47,7 +50,7 @@ _SHORT_COMMIT = re.compile(r"[0-9a-f]{7,39}")
 _CAUSES = (
     (
         r"resolve host|name resolution|Connection refused|unreachable|timed out|too slow"
-        r"|Could not connect|reset by peer|early EOF",
+        r"|Could(?: not|n.t) connect|reset by peer|early EOF",
         "cannot be reached: are you offline? What is in the cache and named by a full commit (or "
         "locked) needs no network",
     ),
@@ -124,7 +127,8 @@ def resolve(url: str, ref: str, cache: Path) -> str:
     if _SHORT_COMMIT.fullmatch(ref):
         with store(cache, place, "history") as history:
             history.fetch_refs(place)
-            if commit := history.commit(ref):
+            commit = history.commit(ref)
+            if commit and history.found_in(place, commit):
                 return commit
     known = [name.split("/", 2)[-1] for name in remote_refs(place)]
     near = difflib.get_close_matches(ref, known, n=1)
@@ -152,6 +156,7 @@ def _talk(place: str, folder: Path | None, *arguments: str) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
+        preexec_fn=die_with_parent(),
     )
     if result.returncode != 0:
         raise _unreadable(place, result.stderr)
@@ -185,16 +190,16 @@ def condensed(stderr: bytes) -> str:
 
 @contextmanager
 def store(cache: Path, place: str, kind: Kind) -> Iterator["Store"]:
-    """Yield one of our two stores of the repository at `place`, alone."""
-    folder = cache / "git" / folder_key(place)
+    """Yield one of our two stores for the repository at `place`, alone."""
+    folder = cache / "git" / (folder_key(place) if kind == "tips" else ".")
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / f".{kind}.lock"), machine(alone=False, purpose=f"reading {place}"):
         yield Store(folder / f"{kind}.git", shallow=kind == "tips")
 
 
-def store_with(cache: Path, place: str, commit: str) -> Kind:
+def store_with(cache: Path, commit: str) -> Kind:
     """Return which of our stores has a commit; the smaller one, `tips`, where none has it."""
-    kept = cache / "git" / folder_key(place) / "history.git" / "refs" / "kept" / commit
+    kept = cache / "git" / "history.git" / "refs" / "kept" / commit
     return "history" if kept.is_file() else "tips"
 
 
@@ -209,12 +214,18 @@ class Store:
     def __init__(self, folder: Path, *, shallow: bool) -> None:
         self.folder = folder
         self._shallow = shallow
-        if not (folder / "HEAD").exists():
+        if not folder.exists():
             # The branch of HEAD never comes to be: no attributes of its files can matter.
             arguments = ("--bare", "--quiet", "--template=", "--initial-branch=none")
-            self.git("init", *arguments, str(folder))
-        for stale in [*folder.glob("*.lock"), *(folder / "refs").rglob("*.lock")]:
-            stale.unlink(missing_ok=True)  # of a killed git
+            new = folder.with_suffix(".new")
+            shutil.rmtree(new, ignore_errors=True)
+            self.git("init", *arguments, str(new))
+            new.rename(folder)
+        self.git("rev-parse", "--git-dir")  # a damaged one is told as ours, not the other side's
+        # Of a killed git: the lock is ours.
+        temporary = (folder / "objects" / "pack").glob("tmp_*")
+        for stale in [*folder.glob("*.lock"), *(folder / "refs").rglob("*.lock"), *temporary]:
+            stale.unlink(missing_ok=True)
 
     def want(self, place: str, commit: str, *others: str) -> None:
         """Have `commit` from the repository at `place` here, complete.
@@ -249,7 +260,9 @@ class Store:
         there = remote_refs(place, others) if others else {}
         names = {f"+{name}:{base}/{name.removeprefix('refs/')}" for name in there}
         specs = [f"+refs/heads/*:{base}/heads/*", f"+refs/tags/*:{base}/tags/*", *sorted(names)]
-        self._fetch(place, "--prune", *specs)
+        # What is here without its past would count as had: its past would not come.
+        deep = ("--unshallow",) if (self.folder / "shallow").exists() else ()
+        self._fetch(place, "--prune", *deep, *specs)
 
     def _fetch(self, place: str, *arguments: str) -> None:
         options = [one for one in arguments if one.startswith("--")]
@@ -259,6 +272,11 @@ class Store:
 
     def _keep(self, commit: str) -> None:
         self.git("update-ref", f"refs/kept/{commit}", commit)
+
+    def found_in(self, place: str, commit: str) -> bool:
+        """Tell whether a branch or tag that was fetched from `place` has a commit."""
+        inside = f"refs/from/{folder_key(place)}"
+        return bool(self.read("for-each-ref", "--contains", commit, "--count=1", inside))
 
     def commit(self, name: str) -> str | None:
         """Return the full commit that `name` (a commit, or the beginning of one) is here."""
@@ -312,6 +330,7 @@ class Store:
             capture_output=True,
             env=clean_environment() | fixed,
             check=False,
+            preexec_fn=die_with_parent(),
         )
 
 

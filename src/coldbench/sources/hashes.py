@@ -26,7 +26,7 @@ def hash_of(path: Path, cache: Path) -> str:
         if (known := _kept(entry)) is not None:
             return known
         with machine(alone=False, purpose=f"hash of {path.name}"):
-            sha256 = file_sha256(path)
+            sha256 = file_sha256(path, uncached=True)
     except OSError as error:
         raise ColdbenchError(f"{path}: cannot be read: {error.strerror}") from error
     if _entry(path, cache) != entry:

@@ -1,18 +1,19 @@
 """Models from the Hugging Face hub, through its own library and in its own cache.
 
 The library gives the address of the hub (HF_ENDPOINT), the token, offline mode (HF_HUB_OFFLINE),
-the cache (HF_HOME, HF_HUB_CACHE) and Xet transfers. Plain transfers are `download`'s, since the
-library begins them again after a kill; their result is put where the library would have put it.
+and the cache (HF_HOME, HF_HUB_CACHE). Transfers are `download`'s, also of files that the hub has in
+Xet storage and serves by plain HTTP as well: the library's begin again after a kill, and its Xet
+client takes minutes to give up a storage server that it cannot reach. What has arrived is put where
+the library would have put it.
 """
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-import httpx2
 from huggingface_hub import (
     HfApi,
     constants,
@@ -22,18 +23,8 @@ from huggingface_hub import (
     hf_hub_url,
     try_to_load_from_cache,
 )
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    FileMetadataError,
-    GatedRepoError,
-    HfHubHTTPError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
 from huggingface_hub.file_download import repo_folder_name
-from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.hf_api import RepoSibling
 from pydantic import ValidationError
 
 from coldbench.common.errors import ColdbenchError
@@ -42,6 +33,8 @@ from coldbench.common.hashing import file_sha256
 from coldbench.common.locks import machine
 from coldbench.sources.download import TIMEOUT_S, Wanted, download, one_at_a_time
 from coldbench.sources.hashes import remember_hash
+from coldbench.sources.hub_faults import telling
+from coldbench.study.gitnames import FULL_COMMIT
 from coldbench.study.lock import LockedFile, LockedModel, Pins
 from coldbench.study.schema import HubFiles
 from coldbench.study.words import suggest
@@ -51,6 +44,14 @@ log = logging.getLogger(__name__)
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a hub lists of a file: size in bytes, and SHA-256 unless the file is in git itself."""
+
+    size: int
+    sha256: str | None
 
 
 def pinned(asked: HubFiles, pins: Pins | None) -> LockedModel:
@@ -104,22 +105,28 @@ def fetch(pin: LockedModel, cache: Path) -> Path:
     return path
 
 
-def listing(asked: HubFiles) -> tuple[str, dict[str, RepoFile]]:
-    """Ask the hub which commit the revision is, and which files it has there, by name."""
+def listing(asked: HubFiles) -> tuple[str, dict[str, Listed]]:
+    """Ask the hub which commit the revision is, and which files it has there, by name.
+
+    Raises ColdbenchError. One request, since the library's listing in pages knows no time limit.
+    """
     api = HfApi(endpoint=constants.ENDPOINT)
     with telling(asked, asked.file):
-        commit = api.model_info(asked.repo, revision=asked.revision, timeout=TIMEOUT_S).sha
-        tree = api.list_repo_tree(asked.repo, revision=commit, recursive=True)
-        files = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
-    if commit is None:
-        raise ColdbenchError(f"{asked.repo}: the hub names no commit for {asked.revision}")
+        info = api.model_info(
+            asked.repo, revision=asked.revision, files_metadata=True, timeout=TIMEOUT_S
+        )
+        files = {file.rfilename: _listed(file) for file in info.siblings or ()}
+        commit = info.sha
+        if commit is None or not FULL_COMMIT.fullmatch(commit):
+            raise ColdbenchError(f"{asked.repo}: the hub names no commit for {asked.revision}")
     return commit, files
 
 
 def arrived(pin: LockedModel, file: LockedFile) -> int:
-    """Return how many bytes of a file have arrived that is not complete yet."""
-    part = _part(_repository_cache(pin) / "blobs", file)
-    return part.stat().st_size if part.is_file() else 0
+    """Return how many bytes of a file have arrived that is not in place yet."""
+    blobs = _repository_cache(pin) / "blobs"
+    whole, part = blobs / file.sha256, _part(blobs, file)
+    return file.size if whole.is_file() else part.stat().st_size if part.is_file() else 0
 
 
 # --- what a source stands for -------------------------------------------------------------------
@@ -129,7 +136,7 @@ def _resolved(asked: HubFiles) -> LockedModel:
     commit, files = listing(asked)
     chosen = _chosen(asked, sorted(files))
     with telling(asked, chosen[0]):
-        locked = [_locked(asked, commit, files[name]) for name in chosen]
+        locked = [_locked(asked, commit, name, files[name]) for name in chosen]
     try:
         return LockedModel.model_validate({"hf": asked, "commit": commit, "files": locked})
     except ValidationError as error:
@@ -138,14 +145,21 @@ def _resolved(asked: HubFiles) -> LockedModel:
         raise ColdbenchError(f"{asked.repo}: the hub's {fault['input']!r} {said}") from None
 
 
-def _locked(asked: HubFiles, commit: str, file: RepoFile) -> dict[str, object]:
-    if file.lfs is not None:
-        return {"name": file.path, "size": file.lfs.size, "sha256": file.lfs.sha256}
+def _listed(file: RepoSibling) -> Listed:
+    size = file.size if file.lfs is None else file.lfs.size
+    if not isinstance(size, int):
+        raise TypeError(f"size of {file.rfilename}")
+    return Listed(size, None if file.lfs is None else file.lfs.sha256)
+
+
+def _locked(asked: HubFiles, commit: str, name: str, file: Listed) -> dict[str, object]:
+    if file.sha256 is not None:
+        return {"name": name, "size": file.size, "sha256": file.sha256}
     # Small files may lie in git itself; the hub then knows git's hash only.
-    LockedFile.model_validate({"name": file.path, "size": file.size, "sha256": "0" * 64})
+    LockedFile.model_validate({"name": name, "size": file.size, "sha256": "0" * 64})
     with machine(alone=False, purpose=f"download of {asked.repo}"):
-        path = Path(_library_download(asked.repo, file.path, commit))
-    return {"name": file.path, "size": path.stat().st_size, "sha256": file_sha256(path)}
+        path = Path(_library_download(asked.repo, name, commit))
+    return {"name": name, "size": path.stat().st_size, "sha256": file_sha256(path)}
 
 
 def _chosen(asked: HubFiles, names: Sequence[str]) -> list[str]:
@@ -236,7 +250,7 @@ def _fetch_all(pin: LockedModel, missing: Sequence[LockedFile], cache: Path) -> 
     need = sum(file.size - arrived(pin, file) for file in missing)
     need_space(blobs, need, f"{pin.hf.repo}: {len(missing)} file(s)", "HF_HOME")
     for file in missing:
-        with telling(pin.hf, file.name):
+        with telling(pin.hf.model_copy(update={"revision": pin.commit}), file.name):
             _fetch_one(pin, file, blobs, cache)
 
 
@@ -254,10 +268,10 @@ def _fetch_one(pin: LockedModel, file: LockedFile, blobs: Path, cache: Path) -> 
         what = f"{repo}: {file.name}"
         lock = Path(constants.HF_HUB_CACHE, ".locks", blobs.parent.name, f"{file.sha256}.lock")
         with one_at_a_time(lock, what):
-            if head.xet_file_data is None and not (blobs / file.sha256).exists():
+            if not (blobs / file.sha256).exists():
                 _plain_download(what, url, file, blobs)
                 remember_hash(blobs / file.sha256, cache, file.sha256)
-    # Xet transfers; and the link in the snapshot, for what is in the cache by now.
+    # Only the link in the snapshot is left to do; or all, for a file in git itself.
     _library_download(repo, file.name, pin.commit)
 
 
@@ -298,116 +312,3 @@ def _part(blobs: Path, file: LockedFile) -> Path:
 
 def _said(asked: HubFiles) -> tuple[str, str]:
     return asked.repo, asked.revision
-
-
-# --- errors -------------------------------------------------------------------------------------
-
-
-@contextmanager
-def telling(asked: HubFiles, name: str | None) -> Iterator[None]:
-    """Turn the library's errors into one line; none of its texts is passed on.
-
-    They are long, quote addresses that may be signed, and one quotes the header with the token.
-    """
-    hub = constants.ENDPOINT
-    page = f"{hub}/{asked.repo}"
-    try:
-        yield
-    except ColdbenchError:
-        raise
-    except GatedRepoError as error:
-        raise ColdbenchError(_gated(asked.repo, page, _status(error))) from None
-    except RevisionNotFoundError:
-        raise ColdbenchError(
-            f"{asked.repo}: has no branch, tag or commit {asked.revision}; see {page}/tree/main"
-        ) from None
-    except RepositoryNotFoundError as error:
-        raise ColdbenchError(_no_repository(asked.repo, hub, _status(error))) from None
-    except LocalEntryNotFoundError:
-        raise ColdbenchError(_unreachable(asked.repo, hub)) from None
-    except EntryNotFoundError:
-        raise ColdbenchError(f"{asked.repo}: has no file {name} at {asked.revision}") from None
-    except OfflineModeIsEnabled:
-        raise ColdbenchError(
-            f"{asked.repo}: HF_HUB_OFFLINE is set and the lock does not say what {asked.revision} "
-            "is; run once without that"
-        ) from None
-    except FileMetadataError:
-        raise ColdbenchError(
-            f"{asked.repo}: {hub} answers, but not as a hub does; see HF_ENDPOINT and the proxy"
-        ) from None
-    except HfHubHTTPError as error:
-        raise ColdbenchError(_refused(asked.repo, hub, error)) from None
-    except (httpx2.LocalProtocolError, UnicodeEncodeError):
-        raise ColdbenchError(
-            f"{asked.repo}: the request cannot be sent; is the token (HF_TOKEN) free of spaces and "
-            "control characters?"
-        ) from None
-    except (httpx2.HTTPError, httpx2.InvalidURL):
-        raise ColdbenchError(_unreachable(asked.repo, hub)) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise ColdbenchError(
-                f"{error.filename or constants.HF_HUB_CACHE}: {error.strerror}; mend that, or set "
-                "HF_HOME to another folder"
-            ) from None
-        raise ColdbenchError(
-            f"{asked.repo}: {hub} gave an answer that makes no sense ({type(error).__name__}); see "
-            "HF_ENDPOINT, or try again"
-        ) from None
-
-
-def _status(error: HfHubHTTPError) -> int:
-    return int(error.response.status_code)
-
-
-def _logged_in() -> bool:
-    return get_token() is not None
-
-
-def _gated(repo: str, page: str, status: int) -> str:
-    if _logged_in() and status != 401:
-        return (
-            f"{repo}: is gated and your account has no access yet; ask for it on {page}, and check "
-            "that the token may read gated repositories"
-        )
-    return (
-        f"{repo}: is gated; accept its terms on {page}, then log in (hf auth login, or HF_TOKEN in "
-        "the environment)"
-    )
-
-
-def _no_repository(repo: str, hub: str, status: int) -> str:
-    if status == 401 and not _logged_in():
-        return (
-            f"{repo}: there is no such repository on {hub}, or it is private; correct the name, or "
-            "log in (hf auth login, or HF_TOKEN in the environment)"
-        )
-    return (
-        f"{repo}: there is no such repository on {hub} that your account may see; correct the name"
-    )
-
-
-def _refused(repo: str, hub: str, error: HfHubHTTPError) -> str:
-    match _status(error):
-        case 401:
-            return f"{repo}: {hub} does not accept the token; renew it (hf auth login, or HF_TOKEN)"
-        case 403:
-            return (
-                f"{repo}: {hub} forbids it to your token (403); give it the right to read this "
-                "repository"
-            )
-        case 429:
-            after = error.response.headers.get("Retry-After", "")
-            when = f"in {after} s" if after.isascii() and after.isdigit() else "in some minutes"
-            login = "" if _logged_in() else ", or log in, which raises the limit"
-            return f"{repo}: {hub} limits your requests (429); try again {when}{login}"
-        case status:
-            return f"{repo}: {hub} answers {status}; try again later"
-
-
-def _unreachable(repo: str, hub: str) -> str:
-    return (
-        f"{repo}: {hub} cannot be reached: is this machine offline, or the proxy or HF_ENDPOINT "
-        "wrong?"
-    )

@@ -105,7 +105,7 @@ def stack(source: GitRepository, pins: Sequence[Pin], cache: Path) -> Stack:
     """
     place = location(source.url)
     commit = source.commit or resolve(source.url, source.ref, cache)
-    with store(cache, place, "history" if pins else store_with(cache, place, commit)) as where:
+    with store(cache, place, "history" if pins else store_with(cache, commit)) as where:
         where.want(place, commit)
         have(where, place, pins)
         merged = commit

@@ -20,7 +20,7 @@ MOST_BYTES = 1 << 19
 """A request's size: doubled as long as each one goes on where the last one ended."""
 
 _NEAR_BYTES = 4096
-_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
+_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", re.ASCII)
 _LASTING = (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol)
 _TRY_AGAIN = frozenset({408, 500, 502, 503, 504})
 

@@ -13,7 +13,8 @@ from huggingface_hub import constants, get_token, hf_hub_url
 from coldbench.common.errors import ColdbenchError
 from coldbench.sources.download import TIMEOUT_S
 from coldbench.sources.header import Header, StringArrays, parse_header
-from coldbench.sources.hub import listing, telling
+from coldbench.sources.hub import listing
+from coldbench.sources.hub_faults import telling
 from coldbench.sources.ranges import RemoteFile
 from coldbench.study.schema import HubFiles
 

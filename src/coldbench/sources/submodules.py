@@ -3,7 +3,6 @@
 import io
 import logging
 import os
-import posixpath
 import re
 import subprocess
 from collections.abc import Iterator
@@ -17,19 +16,33 @@ from coldbench.sources.git import Store, is_local, location, store
 log = logging.getLogger(__name__)
 
 _LINK, _SUBMODULE = "120000", "160000"
+_REACHING_OUT = frozenset({"", ".", "..", ".git"})  # names of forged trees alone
 
 
 @dataclass(frozen=True)
 class Content:
-    """A tree in a store with its submodules (path, url, commit), wherever they were nested."""
+    """A tree in a store with its submodules (path, url, commit), wherever they were nested.
+
+    One without a url in .gitmodules (an accident: git itself refuses it) is an empty folder.
+    """
 
     parts: list[tuple[str, Store, str]] = field(default_factory=list)
     submodules: list[dict[str, str]] = field(default_factory=list)
 
+    def check(self) -> None:
+        """Raise ColdbenchError for a file or link that leads out of the source, or is lost."""
+        for prefix, where, tree in self.parts:
+            _check(prefix, where, tree)
+
     def entries(self) -> Iterator[Entry]:
-        """Yield every file. Raises ColdbenchError for a link that leads out of the source."""
+        """Yield every file."""
         for prefix, where, tree in self.parts:
             yield from _files(prefix, where, tree)
+
+    @property
+    def single(self) -> Store | None:
+        """The store that holds the whole content as one tree; None with submodules."""
+        return self.parts[0][1] if len(self.parts) == 1 else None
 
 
 def content(where: Store, tree: str, place: str, cache: Path) -> Content:
@@ -49,7 +62,7 @@ def _gather(found: Content, prefix: str, where: Store, tree: str, place: str, ca
         if mode != _SUBMODULE:
             continue
         if path not in urls:
-            log.info("%s: the submodule %s has no url; its folder stays empty", place, path)
+            log.warning("%s: the submodule %s has no url; its folder stays empty", place, path)
             continue
         url = _absolute(place, urls[path])
         reaches_in = is_local(url) and not is_local(place)
@@ -98,6 +111,22 @@ def _absolute(place: str, url: str) -> str:
     return f"{base}{separator}{url}"
 
 
+def _check(prefix: str, where: Store, tree: str) -> None:
+    files = [one for one in _listed(where, tree) if one[0] != _SUBMODULE]
+    names = "".join(f"{name}\n" for _, name, _ in files)
+    known = where.git("cat-file", "--batch-check", given=names.encode()).split(b"\n")
+    for (mode, name, path), said in zip(files, known, strict=False):
+        whole = prefix + path
+        if _REACHING_OUT & {part.lower() for part in path.split("/")}:
+            raise ColdbenchError(f"the file {whole} leads out of the source; refused")
+        if said.endswith(b" missing"):
+            raise ColdbenchError(f"{where.folder}: lacks the file {path}; delete this folder")
+        if mode == _LINK:
+            target = os.fsdecode(where.git("cat-file", "blob", name))
+            if leads_out(whole, target):
+                raise ColdbenchError(f"link {whole} -> {target} leads out of the source; refused")
+
+
 def _files(prefix: str, where: Store, tree: str) -> Iterator[Entry]:
     # One process gives all files: git-cat-file(1), --batch.
     process = subprocess.Popen(
@@ -119,13 +148,8 @@ def _files(prefix: str, where: Store, tree: str) -> Iterator[Entry]:
                 raise ColdbenchError(f"{where.folder}: lacks the file {path}; delete this folder")
             data = process.stdout.read(int(head[2]))
             process.stdout.read(1)
-            whole = posixpath.join(prefix, path)
-            if mode == _LINK and leads_out(whole, os.fsdecode(data)):
-                raise ColdbenchError(
-                    f"link {whole} -> {os.fsdecode(data)} leads out of the source; refused"
-                )
             mode = mode if mode in {_LINK, "100755"} else "100644"
-            yield Entry(whole, mode, len(data), io.BytesIO(data))
+            yield Entry(prefix + path, mode, len(data), io.BytesIO(data))
     finally:
         process.stdin.close()
         process.stdout.close()

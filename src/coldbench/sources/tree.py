@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from coldbench.common.children import die_with_parent
 from coldbench.common.errors import ColdbenchError
 from coldbench.sources.content import Entry, clean_environment
 
@@ -54,13 +55,18 @@ class Tree:
         self._store = folder / "store.git"
         self._folder = folder
         self.work.mkdir(parents=True, exist_ok=True)
-        if not (self._store / "HEAD").exists():
-            shutil.rmtree(self._store, ignore_errors=True)
-            self._git("init", "--bare", "--quiet", "--template=", str(self._store), store=False)
+        if not all(lender.exists() for lender in self._lenders()):
+            shutil.rmtree(self._store)
+        if not self._store.exists():
+            new = self._store.with_suffix(".new")
+            shutil.rmtree(new, ignore_errors=True)
+            self._git("init", "--bare", "--quiet", "--template=", str(new), store=False)
+            new.rename(self._store)
         (self._store / "info").mkdir(exist_ok=True)
         (self._store / "info" / "attributes").write_text(_ATTRIBUTES)
         # The lock is ours, so what a killed git left is stale.
-        for stale in self._store.rglob("*.lock"):
+        temporary = (self._store / "objects" / "pack").glob("tmp_*")
+        for stale in [*self._store.rglob("*.lock"), *temporary]:
             stale.unlink()
 
     def known(self, name: str) -> str | None:
@@ -76,6 +82,7 @@ class Tree:
             stderr=subprocess.PIPE,
             cwd=self.work,
             env=self._environment(),
+            preexec_fn=die_with_parent(),
         )
         assert process.stdin is not None
         assert process.stderr is not None
@@ -96,6 +103,31 @@ class Tree:
         tree = self.known(name)
         assert tree is not None
         return tree
+
+    def borrow(self, name: str, tree: str, store: Path) -> str:
+        """Store the content `tree` of a bare repository as `name`; return its hash.
+
+        Nothing is copied: what is borrowed from a store that is gone later has to be added again.
+        """
+        lenders = self._lenders()
+        if store not in lenders:
+            text = "".join(f"{path}/objects\n" for path in [*lenders, store])
+            self._alternates.write_text(text, "utf-8", "surrogateescape")
+        who = ("-c", "user.name=-", "-c", "user.email=-")
+        commit = self._git(*who, "commit-tree", "-m", "-", tree).stdout.decode().strip()
+        self._git("update-ref", f"refs/heads/{name}", commit)
+        return tree
+
+    @property
+    def _alternates(self) -> Path:
+        # gitrepository-layout(5)
+        return self._store / "objects" / "info" / "alternates"
+
+    def _lenders(self) -> list[Path]:
+        if not self._alternates.exists():
+            return []
+        lines = self._alternates.read_text("utf-8", "surrogateescape").splitlines()
+        return [Path(line).parent for line in lines]
 
     def patched(self, tree: str, patches: Iterable[Patch], *, build: str, source: str) -> list[str]:
         """Apply `patches` in order to the content `tree`; return the tree hash after each.
@@ -153,6 +185,7 @@ class Tree:
             cwd=self.work,
             env=self._environment(index) if store else clean_environment(),
             check=False,
+            preexec_fn=die_with_parent(),
         )
         if result.returncode != 0:
             raise self._failure(arguments[0], result.stderr)

@@ -209,9 +209,10 @@ class Pin(Section):
 
 
 class BinariesSource(Section):
-    """Ready programs in a folder of this machine."""
+    """Ready programs in a folder of this machine; `commit` is the engine's own, if known."""
 
     binaries: LocalPath
+    commit: Text | None = None
 
 
 BuildSource = Annotated[

@@ -49,8 +49,7 @@ def standing(case: Case) -> None:
         if refs is None:
             continue
         _moved(case, number, pin, refs)
-        inside = f"refs/from/{folder_key(case.home(pin))}"
-        branches = case.where.read("for-each-ref", "--contains", pin.commit, "--count=1", inside)
+        branches = case.where.found_in(case.home(pin), pin.commit)
         if not branches and pin.commit not in refs.values():
             case.orphans.add(number)
             case.found(
