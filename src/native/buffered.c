@@ -27,7 +27,7 @@ int next_chunk(const struct unit *unit, size_t *extent, uint64_t *at, struct chu
     return 1;
 }
 
-void read_unit(const struct unit *unit, uint8_t *image, int direct)
+static void read_unit(const struct unit *unit, uint8_t *image, int direct)
 {
     struct chunk chunk;
     size_t extent = 0;

@@ -51,15 +51,12 @@ void mapped_begin(const char *advice); /* "sequential+willneed", or "" */
 void buffered_begin(int direct);
 void scheduled_begin(int use_ring);
 
-/* Read all of a unit into `image`, read_bytes at a time. */
-void read_unit(const struct unit *unit, uint8_t *image, int direct);
-
-/* For each read of at most read_bytes. */
+/* A read of at most read_bytes. */
 struct chunk {
     const struct file *file;
     uint64_t offset, bytes;
     uint64_t at; /* in the image */
-    int whole;   /* aligned, and not the file's last piece */
+    int whole;   /* its length is aligned: it does not end with the file */
 };
 
 /* The chunk at `*at` bytes of the unit's `*extent`th extent, and step on; 0 after the last. */

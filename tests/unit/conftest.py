@@ -84,9 +84,9 @@ def gather_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library by which the kernel refuses calls; see tests/native/refuse.c."""
+    """A library by which the kernel refuses calls; see tests/native/preload/refuse.c."""
     library = tmp_path_factory.mktemp("shim") / "refuse.so"
-    source = Path(__file__).parents[1] / "native" / "refuse.c"
+    source = Path(__file__).parents[1] / "native" / "preload" / "refuse.c"
     compiler = find_compiler("C").path
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     return library
