@@ -25,6 +25,7 @@ struct piece {
 struct slot {
     uint8_t *memory;
     struct piece *piece; /* whose weights it holds, or NULL */
+    uint64_t needed;     /* the position after the last one that a reader found to need it */
 };
 
 struct schedule {

@@ -143,14 +143,17 @@ static uint64_t lookahead(void)
     return wanted < most ? wanted : most;
 }
 
+/* The one needed longest ago: any other choice would keep some layer in its buffer into the next
+ * token by chance of timing. */
 static struct slot *free_slot(void)
 {
+    struct slot *found = NULL;
     for (unsigned i = 0; i < settings.buffers; i++) {
         struct slot *slot = &schedule.slots[i];
-        if (!slot->piece || slot->piece->pins == 0)
-            return slot;
+        if ((!slot->piece || slot->piece->pins == 0) && (!found || slot->needed < found->needed))
+            found = slot;
     }
-    return NULL;
+    return found;
 }
 
 static void begin_reading(const struct unit *unit, struct piece *piece, uint8_t *image)
@@ -184,6 +187,8 @@ static int advance(void)
     }
     piece->pins++;
     schedule.head++;
+    if (piece->slot >= 0)
+        schedule.slots[piece->slot].needed = schedule.head;
     pthread_cond_broadcast(&schedule.moved);
     return 1;
 }

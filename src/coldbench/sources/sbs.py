@@ -24,7 +24,9 @@ def read_sbs(path: Path) -> ModelMap | None:
     if not path.is_file():  # opening a pipe would wait for its writer
         return None
     try:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:
+            # A page or two is looked at: the rest must not come into the page cache with it.
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
             first = file.read(_HEADER.size)
             if not first.startswith(_MAGIC):
                 return None
