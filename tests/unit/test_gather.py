@@ -1,4 +1,4 @@
-"""The gather kernel (src/native/gather.c) against what numpy makes of the same file and trace."""
+"""The gather kernel (src/native/kernels/gather) against what numpy makes of the same file and trace."""
 
 from pathlib import Path
 
@@ -72,6 +72,29 @@ def test_no_batching_changes_what_is_gathered(
     table.evict()
     result = gather.result(table, table.trace(indices), "--strategy", strategy, *options.split())
     assert result["checksum"] == table.checksum(indices)
+
+
+@pytest.mark.parametrize("strategy", ADVISED)
+@pytest.mark.parametrize(
+    ("hinters", "batch", "ahead"), [(1, 7, 0), (1, 64, 2), (3, 10, 9), (8, 900, 1)]
+)
+def test_threads_that_hint_give_the_same_hints(
+    gather: Gather,
+    table: Table,
+    indices: np.ndarray,
+    strategy: str,
+    hinters: int,
+    batch: int,
+    ahead: int,
+) -> None:
+    options = ("--strategy", strategy, "--batch", batch, "--ahead", ahead)
+    table.evict()
+    alone = gather.result(table, table.trace(indices), *options)
+    table.evict()
+    result = gather.result(table, table.trace(indices), *options, "--hinters", hinters)
+    assert result["hinters"] == hinters
+    for same in ("checksum", "hints", "hint_ranges", "requested_bytes", "pages_unique"):
+        assert result[same] == alone[same]
 
 
 def test_indices_of_eight_bytes(gather: Gather, table: Table, indices: np.ndarray) -> None:

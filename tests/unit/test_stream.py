@@ -72,7 +72,7 @@ def write_feed(feed: Path, ranges: tuple[tuple[int, int, int, Path], ...]) -> No
 def stream(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = tmp_path_factory.mktemp("native")
     for command in (
-        f"cmake -S {SOURCES} -B {build} -G Ninja -DCMAKE_BUILD_TYPE=Release",
+        f"cmake -S {SOURCES.parent}/kernels -B {build} -G Ninja -DCMAKE_BUILD_TYPE=Release",
         f"cmake --build {build} --target stream",
     ):
         done = subprocess.run(command.split(), capture_output=True, text=True, check=False)

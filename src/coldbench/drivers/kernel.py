@@ -1,4 +1,4 @@
-"""Our own kernels, gather and stream (src/native): one JSON object on stdout.
+"""Our own kernels, gather and stream (src/native/kernels): one JSON object on stdout.
 
 They exit with 3 where this machine cannot do what is asked, with the reason in the object, and go
 on when a hint to the kernel fails, counting it: an arm whose hints fail measures something else.

@@ -13,7 +13,7 @@ from coldbench.common.errors import ColdbenchError
 from coldbench.common.folders import need_space
 from coldbench.common.hashing import folder_key
 
-SOURCES = Path(__file__).parents[3] / "src" / "native"
+SOURCES = Path(__file__).parents[3] / "src" / "native" / "launcher"
 _LAST_LINES = 3
 _SPACE_BYTES = 8 << 20
 

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BLOCK_BYTES = 4096, ARGUMENTS = 24, ARGUMENT_BYTES = 64, NOT_FOUND = 127 };
+enum { ARGUMENTS = 24, ARGUMENT_BYTES = 64, NOT_FOUND = 127 };
 
 static int has_io_uring(void)
 {
@@ -34,33 +34,32 @@ static void put_name(char *to, size_t size, const char *path)
         to[at++] = *path;
     }
     if (*path)
-        fail("the path of the table's file is too long for fio");
+        fail("the path of the model's file is too long for fio");
     to[at] = '\0';
 }
 
 /* The child's side: become fio, its words on the pipe. */
-static _Noreturn void become_fio(const struct table *table, uint64_t size, uint64_t reads,
-                                 unsigned depth, int out)
+static _Noreturn void become_fio(const struct fio_job *job, int out)
 {
     static char name[2 * PATH_MAX], text[ARGUMENTS][ARGUMENT_BYTES];
     static char *arguments[ARGUMENTS + 1];
     int count = 0;
-    put_name(name, sizeof name, table->path);
+    put_name(name, sizeof name, job->path);
 #define ADD(...)                                                                                   \
     (snprintf(text[count], ARGUMENT_BYTES, __VA_ARGS__), arguments[count] = text[count], count++)
     ADD("fio");
     arguments[count++] = name;
-    ADD("--name=randread");
-    ADD("--rw=randread");
-    ADD("--bs=%d", BLOCK_BYTES);
+    ADD("--name=device");
+    ADD("--rw=%s", job->pattern);
+    ADD("--bs=%llu", (unsigned long long)job->block_bytes);
     ADD("--direct=1");
     ADD("--readonly");
     ADD("--thread");
     ADD("--ioengine=%s", has_io_uring() ? "io_uring" : "libaio");
-    ADD("--iodepth=%u", depth);
-    ADD("--offset=%llu", (unsigned long long)(table->first_page * table->page));
-    ADD("--size=%llu", (unsigned long long)size);
-    ADD("--number_ios=%llu", (unsigned long long)reads);
+    ADD("--iodepth=%u", job->depth);
+    ADD("--offset=%llu", (unsigned long long)job->offset);
+    ADD("--size=%llu", (unsigned long long)job->bytes);
+    ADD("--number_ios=%llu", (unsigned long long)job->reads);
     ADD("--randseed=1");
     ADD("--invalidate=0");
     ADD("--output-format=json");
@@ -106,16 +105,8 @@ static double number_of(const char *from, const char *name)
     return strtod(value_of(from, name), NULL);
 }
 
-struct fio_result fio_randread(const struct table *table, uint64_t reads, unsigned depth)
+struct fio_result fio_run(const struct fio_job *job)
 {
-    close(table_open_direct(table)); /* it says in plain words where there is none */
-    /* fio reads whole blocks only: a last one that the file holds a part of is left out. */
-    uint64_t start = table->first_page * table->page, size = table->pages * table->page;
-    if (start + size > table->file_bytes)
-        size = (table->file_bytes - start) / BLOCK_BYTES * BLOCK_BYTES;
-    if (size == 0)
-        fail("%s: no whole block of %d bytes for fio to read", table->path, BLOCK_BYTES);
-    reads = reads < size / BLOCK_BYTES ? reads : size / BLOCK_BYTES;
     int ends[2], status;
     if (pipe(ends))
         fail_errno("pipe");
@@ -124,7 +115,7 @@ struct fio_result fio_randread(const struct table *table, uint64_t reads, unsign
         fail_errno("fork");
     if (child == 0) {
         close(ends[0]);
-        become_fio(table, size, reads, depth, ends[1]);
+        become_fio(job, ends[1]);
     }
     close(ends[1]);
     char *text = read_all(ends[0]);
@@ -150,9 +141,9 @@ struct fio_result fio_randread(const struct table *table, uint64_t reads, unsign
     result.reads = (uint64_t)number_of(read, "total_ios");
     result.seconds = number_of(read, "runtime") / 1e3;
     result.iops = number_of(read, "iops");
-    if (result.reads != reads)
+    if (result.reads != job->reads)
         fail("fio made %llu of %llu reads", (unsigned long long)result.reads,
-             (unsigned long long)reads);
+             (unsigned long long)job->reads);
     free(text);
     return result;
 }

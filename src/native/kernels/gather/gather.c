@@ -2,11 +2,13 @@
  * gather: gathers the rows of a table in the order of a trace, as a lazily read embedding table is
  * gathered, and tells what that costs.
  *
- *   gather --model PATH --feed TRACE [--strategy S] [--batch N] [--ahead N] [--depth N] [--mutant]
+ *   gather --model PATH --feed TRACE [--strategy S] [--batch N] [--ahead N] [--depth N]
+ *          [--hinters N] [--mutant]
  *
  * PATH is the model, beside which the file of the table lies; trace.h says what a TRACE is. The
  * rows of --batch gathers (512) are planned together, --ahead batches (1) before they are gathered
  * (0: just before). --depth (64) is the number of reads in flight of the strategies that read.
+ * --hinters (0) is the number of threads that give the advice, 0: the one that gathers.
  * --mutant gathers another row first, so the checksum must differ.
  *
  * Strategies: `plain`: the mapping as it is, with the kernel's own read-ahead. `skip`: the same,
@@ -23,6 +25,7 @@
 #define _GNU_SOURCE
 #include "advise.h"
 #include "fio.h"
+#include "hinters.h"
 #include "plan.h"
 #include "reader.h"
 #include "report.h"
@@ -34,6 +37,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 enum way { MAPPED, READ, FIO };
 
@@ -62,7 +66,7 @@ static const struct strategy {
 struct options {
     const char *model, *feed;
     const struct strategy *strategy;
-    uint64_t batch, ahead, depth;
+    uint64_t batch, ahead, depth, hinters;
     int mutant;
 };
 
@@ -94,7 +98,7 @@ static struct options parse(int argc, char **argv)
         {"model", required_argument, 0, 'm'}, {"feed", required_argument, 0, 'f'},
         {"strategy", required_argument, 0, 's'}, {"batch", required_argument, 0, 'b'},
         {"ahead", required_argument, 0, 'a'}, {"depth", required_argument, 0, 'd'},
-        {"mutant", no_argument, 0, 'x'}, {0, 0, 0, 0},
+        {"hinters", required_argument, 0, 'h'}, {"mutant", no_argument, 0, 'x'}, {0, 0, 0, 0},
     };
     struct options options = {.strategy = strategies, .batch = 512, .ahead = 1, .depth = 64};
     for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;) {
@@ -105,6 +109,7 @@ static struct options parse(int argc, char **argv)
         case 'b': options.batch = number_option("--batch", optarg, 1, 1 << 24); break;
         case 'a': options.ahead = number_option("--ahead", optarg, 0, 1 << 12); break;
         case 'd': options.depth = number_option("--depth", optarg, 1, 4096); break;
+        case 'h': options.hinters = number_option("--hinters", optarg, 0, 64); break;
         case 'x': options.mutant = 1; break;
         default: exit(USAGE); /* getopt has said why */
         }
@@ -157,17 +162,26 @@ static void gather_mapped(struct work *work)
     const struct options *options = work->options;
     const struct table *table = work->table;
     const char *rows = table->mapped + table->offset % table->page;
+    enum advice advice = options->strategy->advice;
+    struct hinters *hinters = NULL;
     uint64_t advised = 0; /* batches */
     if (options->strategy->random)
         advise_random(table, &work->hints);
+    if (advice != NO_ADVICE && options->hinters)
+        hinters = hinters_start(table, work->trace, advice, (unsigned)options->hinters,
+                                options->batch, options->ahead, &work->hints);
     for (uint64_t gather = 0; gather < work->trace->count; gather++) {
         uint64_t wanted = gather / options->batch + options->ahead + 1;
-        if (options->strategy->advice != NO_ADVICE && gather % options->batch == 0)
+        if (hinters && gather % options->batch == 0)
+            hinters_reach(hinters, gather / options->batch);
+        else if (advice != NO_ADVICE && gather % options->batch == 0)
             for (; advised < wanted && advised < work->batches; advised++)
-                work->requested_bytes += advise(table, make_plan(work, advised),
-                                                options->strategy->advice, &work->hints);
+                work->requested_bytes +=
+                    advise(table, make_plan(work, advised), advice, &work->hints);
         touch(work, rows + trace_row(work->trace, gather) * table->row_bytes);
     }
+    if (hinters)
+        work->requested_bytes = hinters_end(hinters);
 }
 
 static void gather_read(struct work *work, struct reader *reader)
@@ -221,6 +235,7 @@ static void report_what(const struct options *options, const struct trace *trace
     report_count("batch", options->batch);
     report_count("ahead", options->ahead);
     report_count("depth", options->depth);
+    report_count("hinters", options->hinters);
 }
 
 static int gather(const struct options *options, const struct table *table,
@@ -263,12 +278,35 @@ static int gather(const struct options *options, const struct table *table,
     return report_end();
 }
 
+/* As many random reads as the trace has pages, in the table's range. */
+static struct fio_job device_job(const struct table *table, uint64_t reads, unsigned depth)
+{
+    enum { BLOCK_BYTES = 4096 };
+    close(table_open_direct(table)); /* it says in plain words where there is none */
+    /* fio reads whole blocks only: a last one that the file holds a part of is left out. */
+    uint64_t start = table->first_page * table->page, bytes = table->pages * table->page;
+    if (start + bytes > table->file_bytes)
+        bytes = (table->file_bytes - start) / BLOCK_BYTES * BLOCK_BYTES;
+    if (bytes == 0)
+        fail("%s: no whole block of %d bytes for fio to read", table->path, BLOCK_BYTES);
+    return (struct fio_job){
+        .path = table->path,
+        .pattern = "randread",
+        .offset = start,
+        .bytes = bytes,
+        .block_bytes = BLOCK_BYTES,
+        .reads = reads < bytes / BLOCK_BYTES ? reads : bytes / BLOCK_BYTES,
+        .depth = depth,
+    };
+}
+
 static int measure_device(const struct options *options, const struct table *table,
                           const struct trace *trace)
 {
     uint64_t rows, pages, resident_before = table_resident_bytes(table);
     table_count_unique(table, trace, &rows, &pages);
-    struct fio_result result = fio_randread(table, pages, (unsigned)options->depth);
+    struct fio_job job = device_job(table, pages, (unsigned)options->depth);
+    struct fio_result result = fio_run(&job);
     report_what(options, trace, rows, pages);
     report_figure("gather_s", result.seconds);
     report_figure("ns_per_gather", result.seconds * 1e9 / (double)result.reads);

@@ -6,7 +6,7 @@
  *
  * POLICY is mmap, mmap+ADVICE[+ADVICE]... (sequential, random, hugepage: of the whole mapping;
  * willneed: of the next layer; populate, collapse: of the layer before it is computed), read,
- * direct, scheduled or scheduled+uring. Options, sizes in bytes:
+ * direct, scheduled or scheduled+uring; or fio: no computing, the device's limit. Options, sizes in bytes:
  *
  *   --tokens N     (8) passes over the model, the first of which is not steady; 2 at least
  *   --threads T    (2) that compute
@@ -28,6 +28,7 @@
  */
 #define _GNU_SOURCE
 #include "compute.h"
+#include "device.h"
 #include "memory.h"
 #include "meter.h"
 #include "policy.h"
@@ -153,7 +154,7 @@ static void begin_policy(void)
         scheduled_begin(ring);
     else
         usage("--policy %s: no such policy; there are mmap, mmap+ADVICE, read, direct, scheduled "
-              "and scheduled+uring",
+              "scheduled+uring and fio",
               name);
 }
 
@@ -276,6 +277,8 @@ int main(int argc, char **argv)
     report_begin("stream", settings.model);
     memory_begin();
     model = layers_read(settings.model, settings.feed, settings.piece_bytes);
+    if (!strcmp(settings.policy, "fio"))
+        return device_measure();
     pool_start(settings.threads);
     begin_policy();
 
