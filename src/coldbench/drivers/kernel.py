@@ -97,11 +97,14 @@ def _with_words(reason: str, output: Output) -> str:
 
 
 def _in_force(row: dict[str, Any]) -> dict[str, Any]:
-    """Return what the kernel says of itself that is no figure of a cell."""
+    """Return what the kernel says of itself beside its checksums.
+
+    Its buffers are a number; an engine's `buffers` are by name.
+    """
     return {
-        key: value
+        {"buffers": "buffer_count"}.get(key, key): value
         for key, value in row.items()
-        if isinstance(value, str | int | float | list) and key not in {"checksum", "checksums"}
+        if value is not None and key not in {"checksum", "checksums"}
     }
 
 
