@@ -1,4 +1,4 @@
-"""The gather kernel (src/native/kernels/gather) against what numpy makes of the same file and trace."""
+"""The gather kernel against what numpy makes of the same file and trace."""
 
 from pathlib import Path
 
