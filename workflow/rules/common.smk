@@ -124,7 +124,10 @@ def block_receipts(wildcards):
 def extras():
     """Return what only some studies publish."""
     sampled = any(workload.residency_every for workload in PLAN.workloads.values())
-    return [f"{RESULTS}/residency.md"] if sampled else []
+    traced = [name for name in PLAN.workloads if (feed := PLAN.feed(name)) and feed.trace]
+    return ([f"{RESULTS}/residency.md"] if sampled else []) + expand(
+        f"{RESULTS}/access/{{model}}/{{workload}}.txt", model=PLAN.models, workload=traced
+    )
 
 
 def receipts():

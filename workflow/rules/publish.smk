@@ -43,6 +43,29 @@ rule residency:
         "../scripts/residency.py"
 
 
+rule access:
+    # Only of workloads that gather by a trace: see `extras`.
+    input:
+        model=rules.model.output,
+        tokens=feed_tokens,
+        tokenizer=feed_tokenizer,
+        # After it, so that nothing is computed beside a measurement.
+        receipts=receipts(),
+    output:
+        text=f"{RESULTS}/access/{{model}}/{{workload}}.txt",
+        plot=f"{RESULTS}/access/{{model}}/{{workload}}.svg",
+    log:
+        f"{RESULTS}/logs/access/{{model}}/{{workload}}.log",
+    conda:
+        "../../envs/analyse.yaml"
+    params:
+        spec=feed_spec,
+    message:
+        "access pattern: {wildcards.model}, {wildcards.workload}"
+    script:
+        "../scripts/access.py"
+
+
 rule provenance:
     input:
         models=expand(rules.model.output, model=PLAN.models),

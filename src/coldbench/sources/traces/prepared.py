@@ -10,6 +10,8 @@ from coldbench.common.folders import expanded
 from coldbench.common.hashing import file_sha256
 from coldbench.sources.traces.feed import Record, prepare_trace
 from coldbench.sources.traces.layers import prepare_layers
+from coldbench.sources.traces.rows import Trace as Rows
+from coldbench.sources.traces.rows import make_trace
 from coldbench.study.specs import FeedSpec
 from coldbench.study.workloads import RecordedTokens, TextTokens, Trace, ZipfTokens
 
@@ -30,6 +32,14 @@ def prepare_feed(
     if spec.trace is None:
         return prepare_layers(model, cache)
     return prepare_trace(model, _stream(spec.trace, builds), cache)
+
+
+def trace_of(spec: FeedSpec, model: Record, builds: Mapping[str, Record]) -> Rows:
+    """Return the trace itself that a workload is fed, from the records of what it needs."""
+    assert spec.trace is not None
+    table = model.get("table")
+    tensor = None if table is None else table["tensor"]
+    return make_trace(Path(model["path"]), _stream(spec.trace, builds), tensor=tensor)
 
 
 def _stream(trace: Trace, builds: Mapping[str, Record]) -> dict[str, Any]:
