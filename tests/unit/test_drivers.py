@@ -23,7 +23,7 @@ ALL = [BATCHED, BENCH, COMPLETION, COMMAND]
 
 
 def test_every_driver_of_the_study_file_is_registered():
-    tested_apart = {"gather", "stream", "gemma-cpp"}
+    tested_apart = {"gather", "stream", "gemma-cpp", "llama-results"}
     assert {example.driver for example in ALL} | tested_apart == set(DRIVERS)
     for example in ALL:
         assert driver_for(example) is DRIVERS[example.driver]

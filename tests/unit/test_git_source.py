@@ -73,6 +73,12 @@ def test_a_ref_of_two_meanings_and_an_unknown_one_are_refused(
         prepare_build("b", build(tmp_path / "no", "main"), tmp_path / "cache")
 
 
+@pytest.mark.parametrize("name", ["run-401", "timed out", "Permission denied"])
+def test_a_folders_name_is_no_cause(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ColdbenchError, match=r"is no git repository that git can find"):
+        resolve(str(tmp_path / name), "main", tmp_path / "cache")
+
+
 def test_a_ref_of_digits_stays_text(toy: Repository, tmp_path: Path) -> None:
     toy.branch("0123456", "main")
     toy.branch("12e4567", "main")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import fisher_exact
 
+from coldbench.drivers.bits import bit_settings, differing
 from coldbench.records import Run
 
 LEVEL = 0.01
@@ -173,6 +174,8 @@ def _group(members: list[IdentityRun]) -> Mapping[str, IdentityCell]:
     controls = {run.variant: run for run in members if run.variant}
     digests = {arm: run.digest for arm, run in texts.items() if run and run.status == "ok"}
     common = _fault(digests, controls)
+    if len(set(digests.values())) > 1:
+        common += _unequal({arm: run for arm, run in texts.items() if run and arm in digests})
     cells = {}
     for arm, run in texts.items():
         if run is None:
@@ -182,6 +185,13 @@ def _group(members: list[IdentityRun]) -> Mapping[str, IdentityCell]:
         else:
             cells[arm] = IdentityCell(run.digest, not common, common)
     return cells
+
+
+def _unequal(runs: Mapping[str, Run]) -> str:
+    """Return in words which settings that may change bits the runs did not share."""
+    settings = {arm: bit_settings(run.argv[1:], run.environment) for arm, run in runs.items()}
+    found = [f"{flag} ({words})" for flag, words in differing(settings).items()]
+    return f"; not held equal: {', '.join(found)}" if found else ""
 
 
 def _fault(digests: Mapping[str, str | None], controls: Mapping[str, IdentityRun]) -> str:

@@ -5,6 +5,7 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from coldbench.records import Exit
@@ -18,6 +19,9 @@ RPC = "{rpc}"
 
 FEED = "{feed}"
 """In a command line: the file that a workload is fed beside the model."""
+
+OUT = "{out}"
+"""In a command line: the file that a program writes to what it computed."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Output:
 
     `memlock_limit_bytes` is the limit (RLIMIT_MEMLOCK) it ran under, None where unknown or
     unlimited. `marked_s` are the times of the driver's marks, in seconds since the exec, None for
-    what never appeared.
+    what never appeared. `written` is the file that OUT stands for, which need not be there.
     """
 
     exit: Exit
@@ -42,6 +46,7 @@ class Output:
     stderr: str
     memlock_limit_bytes: int | None = None
     marked_s: Mapping[str, float | None] = field(default_factory=dict)
+    written: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,8 @@ class Result:
 
     `metrics` holds finite, positive figures under their names (`prompt_tps`, `generation_tps` in
     tokens/s, `load_s` apart). `effective` holds the settings in force as the engine's own log
-    shows them. `rows` keeps the tool's raw rows, `text` the generated text alone.
+    shows them. `rows` keeps the tool's raw rows, `text` the generated text alone, `digest` the MD5
+    (hex) of an output that is no text.
     """
 
     status: Literal["ok", "failed", "invalid", "void", "refused"]
@@ -61,6 +67,7 @@ class Result:
     notes: list[str] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     text: bytes | None = None
+    digest: str | None = None
     tokens: int | None = None
 
 

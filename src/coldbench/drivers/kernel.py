@@ -14,7 +14,6 @@ from coldbench.drivers.base import (
     Output,
     Result,
     UnusableError,
-    essential,
     excerpt,
     failure,
     figure,
@@ -82,13 +81,13 @@ class KernelDriver:
 
 
 def _refused(output: Output, rows: list[dict[str, Any]]) -> Result | None:
-    if output.exit.ended != "exit":
-        return None
-    if output.exit.code == _UNSUPPORTED and rows:
-        return Result("refused", excerpt(str(essential(rows[0], "unsupported"))))
-    if output.exit.code == _USAGE:
-        return Result("refused", excerpt(output.stderr))
-    return None
+    """Return a refusal; None where the kernel does not say why, which is a failure."""
+    reason = ""
+    if output.exit.ended == "exit" and output.exit.code == _UNSUPPORTED and rows:
+        reason = excerpt(str(rows[0].get("unsupported", "")))
+    elif output.exit.ended == "exit" and output.exit.code == _USAGE:
+        reason = excerpt(output.stderr)
+    return Result("refused", reason) if reason else None
 
 
 def _with_words(reason: str, output: Output) -> str:
@@ -109,6 +108,6 @@ def _in_force(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _figure(value: Any, name: str) -> float:
-    if name in _MAY_BE_ZERO and value == 0:
+    if name in _MAY_BE_ZERO and value == 0 and value is not False:
         return 0.0
     return figure(value, name)

@@ -7,10 +7,12 @@ from coldbench.common.errors import ColdbenchError
 from coldbench.drivers.base import Driver, Mark
 from coldbench.drivers.batched_bench import BatchedBenchDriver
 from coldbench.drivers.bench import BenchDriver
+from coldbench.drivers.bits import check_groups
 from coldbench.drivers.command import CommandDriver
 from coldbench.drivers.completion import CompletionDriver
 from coldbench.drivers.gemma_cpp import MARKS, GemmaCppDriver
 from coldbench.drivers.kernel import KernelDriver
+from coldbench.drivers.logits import LogitsDriver
 from coldbench.study.plan import Plan
 from coldbench.study.workloads import GemmaCpp, Workload
 
@@ -18,6 +20,7 @@ DRIVERS: dict[str, Driver[Any]] = {
     "llama-batched-bench": BatchedBenchDriver(),
     "llama-bench": BenchDriver(),
     "llama-completion": CompletionDriver(),
+    "llama-results": LogitsDriver(),
     "command": CommandDriver(),
     "gemma-cpp": GemmaCppDriver(),
     "gather": KernelDriver(),
@@ -39,7 +42,8 @@ def marks_of(workload: Workload) -> Mapping[str, Mark]:
 def check_study(plan: Plan) -> None:
     """Refuse a study with a command line that its driver cannot measure.
 
-    Raises ColdbenchError naming file, workload, arm and flag.
+    Also one whose identity check compares arms of unlike bits (see `bits`). Raises ColdbenchError
+    naming file, workload, arm and flag.
     """
     for name, workload in plan.file.workloads.items():
         for arm in plan.arms:
@@ -49,3 +53,4 @@ def check_study(plan: Plan) -> None:
                 raise ColdbenchError(
                     f"{plan.path}: workload {name} with arm {arm.name}: {error}"
                 ) from None
+    check_groups(plan)

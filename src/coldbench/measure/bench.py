@@ -12,7 +12,7 @@ from typing import Any
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.hashing import data_sha256, text_md5
-from coldbench.drivers.base import FEED, RPC, RPC_SERVER, Output, failure
+from coldbench.drivers.base import FEED, OUT, RPC, RPC_SERVER, Output, failure
 from coldbench.drivers.registry import driver_for, marks_of
 from coldbench.measure import preflight
 from coldbench.measure.certificate import NotColdError, make_cold
@@ -98,8 +98,10 @@ class Bench:
         program = self.program(arm.build, driver_for(driven).program(driven))
         args, _, _ = preflight.resolved(arm, driven, Path(program), self._bare)
         argv = driver_for(driven).argv(driven, program, str(self.model_path), args)
+        files = {OUT: str(self._written)}
         if self.feed is not None:
-            argv = [self.feed["path"] if arg == FEED else arg for arg in argv]
+            files[FEED] = self.feed["path"]
+        argv = [files.get(arg, arg) for arg in argv]
         hashes = {
             "model": self.model["content"],
             "build": self.builds[arm.build]["content"],
@@ -139,6 +141,11 @@ class Bench:
                 name: value for name, value in self._environment(arm, driven).items() if name != PAD
             },
         )
+
+    @property
+    def _written(self) -> Path:
+        """Return the file for what a program computed: of one name, so that argv is the same."""
+        return self.home / "written"
 
     @property
     def _bare(self) -> dict[str, str]:
@@ -221,8 +228,10 @@ class Bench:
             stderr=stderr.read_text(encoding="utf-8", errors="replace"),
             memlock_limit_bytes=_memlock_limit(),
             marked_s=dict(zip(marks_of(driven), launched.marks, strict=False)),
+            written=self._written,
         )
         result = driver_for(driven).read(driven, output)
+        _empty(self.home)  # logits may be a gibibyte
         observed = record.model_copy(
             update={
                 "started": launched.started,
@@ -240,7 +249,7 @@ class Bench:
                 "io": launched.io,
                 "before": before,
                 "after": after,
-                "digest": text_md5(result.text) if result.text else None,
+                "digest": text_md5(result.text) if result.text else result.digest,
                 "tokens": result.tokens,
                 "rows": result.rows,
                 "output": {

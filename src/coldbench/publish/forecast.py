@@ -141,10 +141,11 @@ def _identity_runs(plan: Plan) -> int:
     check = plan.file.identity
     if check is None:
         return 0
-    groups = {tuple(arm.levels.get(factor) for factor in check.group_by) for arm in plan.arms}
+    arms = [arm for arm in plan.arms if arm.name not in check.without]
+    groups = {tuple(arm.levels.get(factor) for factor in check.group_by) for arm in arms}
     if check.repeats is not None:
-        return len(plan.models) * (len(plan.arms) * check.repeats + len(groups))
-    return len(plan.models) * (len(plan.arms) + 2 * len(groups))
+        return len(plan.models) * (len(arms) * check.repeats + len(groups))
+    return len(plan.models) * (len(arms) + 2 * len(groups))
 
 
 def _runs(cold: int, warm: int, identity: int) -> str:

@@ -55,8 +55,9 @@ def _curve(results: Path, run: Run) -> pd.DataFrame:
         curve = pd.read_csv(path)
         curve = curve[["t_s", "table_bytes", "rest_bytes"]].astype(float)
     except (OSError, ValueError, KeyError) as error:
+        why = " ".join(str(error).split())  # pandas ends its own with a new line
         raise ColdbenchError(
-            f"{path}: unreadable ({error}); restore it, or delete {run.study}'s receipt of block "
+            f"{path}: unreadable ({why}); restore it, or delete {run.study}'s receipt of block "
             f"{run.block} and its journal's run {run.run} to measure it anew"
         ) from error
     lane = pd.DataFrame(

@@ -56,11 +56,12 @@ _CAUSES = (
     ),
     (
         r"prompts disabled|Authentication failed|Permission denied|could not read Username"
-        r"|\b40[13]\b",
+        r"|returned error: 40[13]|HTTP 40[13]",
         "does not let you in: `git ls-remote` must work by hand (credential helper, ssh key)",
     ),
     (
-        r"not appear to be a git|not found|does not exist|No such file|not a bundle|\b404\b",
+        r"not appear to be a git|not found|does not exist|No such file|not a bundle"
+        r"|returned error: 404|HTTP 404",
         "is no git repository that git can find; mend the url",
     ),
 )
@@ -165,8 +166,9 @@ def _talk(place: str, folder: Path | None, *arguments: str) -> str:
 
 def _unreadable(place: str, stderr: bytes) -> ColdbenchError:
     said = condensed(stderr)
+    message = said.replace(place, "")  # a folder's name is no cause
     for pattern, cause in _CAUSES:
-        if re.search(pattern, said, re.IGNORECASE):
+        if re.search(pattern, message, re.IGNORECASE):
             return ColdbenchError(f"{place}: {cause} ({said})")
     return ColdbenchError(f"{place}: git cannot read it: {said}")
 

@@ -31,6 +31,7 @@ from coldbench.study.workloads import (
     Completion,
     Gather,
     GemmaCpp,
+    Logits,
     Stream,
     TextTokens,
     Workload,
@@ -341,8 +342,16 @@ class Plan:
             name: workload
             for name, workload in self.file.workloads.items()
             # A text is generated for the check alone; a kernel prints its checksum in every run.
-            if check is None or name != check.workload or not isinstance(workload, Completion)
+            if check is None
+            or name != check.workload
+            or not isinstance(workload, Completion | Logits)
         }
+        for name, workload in measured.items():
+            if isinstance(workload, Logits):
+                raise self._fail(
+                    ("workloads", name),
+                    "llama-results prints no figures; it serves as the workload of `identity`",
+                )
         if not measured:
             raise self._fail(("workloads",), "needs one beside the identity check's")
         return measured
@@ -396,7 +405,7 @@ class Plan:
         if not isinstance(workload, Checkable):
             raise self._fail(
                 ("identity", "workload"),
-                "needs a workload of llama-completion, gemma-cpp, gather or stream",
+                "needs a workload of llama-completion, llama-results, gemma-cpp, gather or stream",
             )
         mutant: Place = ("identity", "mutant")
         if isinstance(workload, GemmaCpp) and check.repeats is None:
@@ -405,7 +414,7 @@ class Plan:
                 "needs the key repeats: gemma.cpp chooses its kernels by their speed, so that its "
                 "greedy text is not the same each time",
             )
-        if isinstance(workload, Completion | GemmaCpp):
+        if isinstance(workload, Completion | Logits | GemmaCpp):
             if check.mutant is None:
                 raise self._fail(("identity",), "needs the key mutant: a prompt of another text")
             if check.mutant == workload.prompt:

@@ -27,13 +27,13 @@ def chosen_scale(data: Any, lines: dict[Place, int], path: Path) -> str | None:
         raise ColdbenchError(
             f"{path}:{lines[place]}: scales: needs a mapping from names to sections of the study"
         )
-    if chosen not in scales:
+    if not isinstance(chosen, str) or chosen not in scales:
         place = ("scale",) if chosen is not None else ("scales",)
         said = "the key is missing" if chosen is None else f"unknown scale {chosen!r}"
         raise ColdbenchError(
             f"{path}:{lines[place]}: scale: {said}{suggest(str(chosen or ''), [*scales])}"
         )
-    return str(chosen)
+    return chosen
 
 
 def scaled(data: Any, lines: dict[Place, int], scale: str | None) -> tuple[Any, dict[Place, int]]:
@@ -46,10 +46,10 @@ def scaled(data: Any, lines: dict[Place, int], scale: str | None) -> tuple[Any, 
         own = data.get(section)
         if section in MAPPINGS and isinstance(own, dict) and isinstance(given, dict):
             laid[section] = own | given
-        elif section in MAPPINGS or section == "blocks":
+        elif section == "blocks" or (section in MAPPINGS and own is None):
             laid[section] = given
         else:
-            continue  # The schema tells of the key.
+            continue  # The schema tells of the key, and of what is no mapping.
         under = ("scales", scale, section)
         for place, line in lines.items():
             if place[: len(under)] == under:

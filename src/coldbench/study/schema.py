@@ -350,7 +350,7 @@ LEAST_REPEATS = 5
 
 
 class Identity(Section):
-    """The identity check: greedy text (of a kernel: its checksum) over all arms.
+    """The identity check: greedy text, logits or a kernel's checksum over all arms.
 
     A repeat must agree and a mutant differ: `mutant` is its prompt, a kernel mutates itself. Arms
     that share their levels of `group_by` must agree; by default all arms of a model must. Those in

@@ -52,14 +52,17 @@ class Bench(_Workload):
 
 class _Prompted(_Workload):
     prompt: str = Field(min_length=1)
-    tokens: int = Field(default=64, gt=0)
 
     def mutated(self, prompt: str | None) -> Self:
-        """Return the workload that must give another text."""
+        """Return the workload that must give another output."""
         return self.model_copy(update={"prompt": prompt})
 
 
-class Completion(_Prompted):
+class _Generating(_Prompted):
+    tokens: int = Field(default=64, gt=0)
+
+
+class Completion(_Generating):
     """llama-completion: greedy text of `tokens` tokens after `prompt`."""
 
     driver: Literal["llama-completion"]
@@ -67,7 +70,14 @@ class Completion(_Prompted):
     text: TextPattern | None = None
 
 
-class GemmaCpp(_Prompted):
+class Logits(_Prompted):
+    """llama-results: the logits after every token of `prompt`, for an identity check alone."""
+
+    driver: Literal["llama-results"]
+    rpc: Rpc | None = None
+
+
+class GemmaCpp(_Generating):
     """gemma.cpp: at most `tokens` tokens after `prompt`; `flags` are those that its builds add."""
 
     llama_cpp: ClassVar[bool] = False
@@ -162,9 +172,9 @@ class Stream(_Kernel):
 
 
 Workload = Annotated[
-    BatchedBench | Bench | Completion | GemmaCpp | Command | Gather | Stream,
+    BatchedBench | Bench | Completion | Logits | GemmaCpp | Command | Gather | Stream,
     Field(discriminator="driver"),
 ]
 
-Checkable = Completion | GemmaCpp | Gather | Stream
+Checkable = Completion | Logits | GemmaCpp | Gather | Stream
 """Workloads whose output can be compared byte for byte."""
