@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 END = None  # after how many tokens the model ends its text
-COUNTER = None  # a file; every sixth text is then another one
+COUNTER = None  # a file; every seventh text is then another one
 OTHER = False  # whether every text is
 IGNORES_MAP = False
 LOAD_S = PREFILL_S = 0.0
@@ -65,7 +65,7 @@ def text_of(prompt):
     if COUNTER:
         number = int(Path(COUNTER).read_text()) if Path(COUNTER).exists() else 0
         Path(COUNTER).write_text(str(number + 1))
-        prompt += " once more" if number % 6 == 5 else ""
+        prompt += " once more" if number % 7 == 6 else ""
     digest = hashlib.md5(prompt.encode()).hexdigest()
     return [f"word{digest[at]}{at} " for at in range(32)]
 

@@ -102,7 +102,7 @@ def make_checkout(folder: Path, environment: dict[str, str]) -> Checkout:
     _bear_with(folder / "config" / "config.yaml")
     shutil.copytree(ENGINE, folder / "engine")
     shutil.copy2(MODEL, folder / "toy.gguf")
-    return Checkout(folder, environment)
+    return Checkout(folder, {**environment})  # a test may set its own
 
 
 def _bear_with(config: Path) -> None:
