@@ -207,6 +207,13 @@ def test_overridden_tensors_show_only_in_a_deep_log():
     )
 
 
+def test_an_override_names_the_servers_buffers_without_a_port():
+    deep = log("overridden.stderr").replace("overridden to CPU", "overridden to RPC0[127.0.0.1:9]")
+    args = ["-ot", r"blk\.0\.ffn=RPC0[{rpc}]"]
+    assert judge(args, deep, table=None).delivered[r"-ot blk\.0\.ffn"] is True
+    assert eager(args, probe="overridden.stderr").delivered == {r"-ot blk\.0\.ffn": False}
+
+
 def test_a_pattern_on_a_lazily_read_tensor_is_told():
     deep = log(LAZY) + "0.00.500.000 D set_abort_callback: call\n"
     lost = judge(["-lzm", "on", "-ot", "per_layer=RPC0"], deep)

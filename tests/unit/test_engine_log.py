@@ -69,6 +69,16 @@ def test_lazily_read_tensors_are_named(prefix):
     assert notes == []
 
 
+def test_buffers_of_an_rpc_server_have_one_name_whatever_its_port():
+    effective, _ = read_log(
+        LOADING + "(load_mode = mmap)\n"
+        "load_tensors: RPC0[127.0.0.1:40185] model buffer size =   120.50 MiB\n"
+        "load_tensors: RPC0[::1:35811] model buffer size =     1.25 MiB\n"
+        "load_tensors: CUDA0[fast] model buffer size =     2.00 MiB\n"
+    )
+    assert effective["buffers"] == {"RPC0": 121.75, "CUDA0[fast]": 2.0}
+
+
 def test_the_mode_without_mmap_still_shows_a_table_that_another_option_keeps_lazy():
     table = "add: tensor per_layer_token_embd.weight (size = 9 MiB) lazy read enabled\n"
     buffers = "load_tensors:          CPU model buffer size =   139.50 MiB\n"
@@ -87,7 +97,7 @@ def test_the_last_load_of_a_model_counts():
         "load_mode": "dio",
         "direct_io": True,
         "lazy": "off",
-        "buffers": {"RPC0[127.0.0.1:50052]": 7.0},
+        "buffers": {"RPC0": 7.0},
         "offloaded": "2/5",
     }
 

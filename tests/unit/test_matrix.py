@@ -95,7 +95,7 @@ EXPECTED = """\
 
 Host: cpu Xeon, 2 CPUs; kernel 6.18; **read_ahead_kb 8192**.
 
-A figure is the median (smallest–largest) over fresh processes, one a block; *runs* says how many. Cold: no page of the model was in the page cache before the start; warm: after an identical run that is not counted. *Identity* is the start of the md5 of the greedy text. Peak RSS is what was resident, pages of mapped files included; of these, *anonymous* is the process's own memory and *file-backed* what the kernel could drop. *Drift* is what a run later in its block, or a block later, changed in the rates of all arms alike (p after Holm's correction over the table).
+A figure is the median (smallest–largest) over fresh processes, one a block; *runs* says how many. Cold: no page of the model was in the page cache before the start; warm: after an identical run that is not counted. *Identity* is the start of the md5 of what the arm computed: greedy text, logits or a checksum. Peak RSS is what was resident, pages of mapped files included; of these, *anonymous* is the process's own memory and *file-backed* what the kernel could drop. *Drift* is what a run later in its block, or a block later, changed in the rates of all arms alike (p after Holm's correction over the table).
 
 ## gemma
 

@@ -13,6 +13,7 @@ OF_RECORD: dict[str, Callable[[Run], float | None]] = {
     "anon_at_peak_bytes": lambda run: run.memory.anon_at_peak_bytes,
     "file_at_peak_bytes": lambda run: run.memory.file_at_peak_bytes,
     "read_bytes": lambda run: run.io.read_bytes,
+    "read_bytes_per_token": lambda run: _per_token(run.io.read_bytes, run.tokens),
     "major_faults": lambda run: run.io.major_faults,
     "table_residency": lambda run: _share(run.after, run.table_total_bytes),
     "table_residency_before": lambda run: _share(run.before, run.table_total_bytes),
@@ -33,6 +34,11 @@ def values(run: Run) -> dict[str, float]:
         for name, value in figures.items()
         if value is not None and math.isfinite(value)
     }
+
+
+def _per_token(read: int | None, tokens: int | None) -> float | None:
+    """Return the bytes a generated token; loading and the prompt are in them."""
+    return read / tokens if read is not None and tokens else None
 
 
 def _share(residency: Residency, total: int | None) -> float | None:

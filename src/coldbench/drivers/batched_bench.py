@@ -132,7 +132,12 @@ class BatchedBenchDriver:
         if type(threads := rows[0].get("n_threads")) is int:
             effective.setdefault("threads", threads)
         load = _LOAD.search(output.stderr)
-        return replace(seen, metrics=metrics, load_s=float(load[1]) / 1e3 if load else None)
+        return replace(
+            seen,
+            metrics=metrics,
+            tokens=test.generated * test.sequences,
+            load_s=float(load[1]) / 1e3 if load else None,
+        )
 
 
 def _why_no_row(test: _Test, output: Output) -> str:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from coldbench.drivers.base import RPC
 from coldbench.drivers.engine_log import EngineLog
 from coldbench.drivers.requested import Requested, requested
 from coldbench.records import Run
@@ -248,7 +249,8 @@ def _overridden(asked: Requested, traces: Traces) -> Iterator[Check]:
         except re.error:
             continue  # POSIX classes, which only the engine reads
         # what goes to the CPU may go to a buffer of its own kind there, such as CPU_REPACK
-        ok = any(buffer.startswith(wanted) for buffer in hits)
+        kind = wanted.removesuffix(f"[{RPC}]")
+        ok = any(buffer.startswith(kind) for buffer in hits)
         seen = ", ".join(sorted(hits)) or "no tensor overridden"
         if not hits and held:
             seen += f" ({', '.join(sorted(held))} is read lazily and stays where it is)"

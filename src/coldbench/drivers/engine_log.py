@@ -19,6 +19,8 @@ _NOT_LAZY = re.compile(r"mmap is not available, so tensor (?P<name>\S+) ")
 _BUFFER = re.compile(
     _PREFIX + r"\w*load_tensors:\s+(?P<name>\S.*?) (?:model )?buffer size\s+=\s+(?P<mib>[\d.]+) MiB"
 )
+# of an RPC server's buffers: another port in each run
+_ADDRESS = re.compile(r"\[[^\[\]]*:\d+\]$")
 _OFFLOADED = re.compile(_PREFIX + r"\w*load_tensors: offloaded (?P<layers>\d+/\d+) layers to GPU")
 _OVERRIDDEN = re.compile(
     _PREFIX + r"tensor (?P<name>\S+) .*buffer type overridden to (?P<buffer>\S+)"
@@ -88,11 +90,12 @@ class EngineLog:
             self.lazy.append(match["name"])
         elif match := _BUFFER.match(line):
             size = float(match["mib"]) if match["mib"].count(".") <= 1 else 0.0
-            self.buffers[match["name"]] = round(self.buffers.get(match["name"], 0.0) + size, 2)
+            name = _ADDRESS.sub("", match["name"])
+            self.buffers[name] = round(self.buffers.get(name, 0.0) + size, 2)
         elif match := _OFFLOADED.match(line):
             self.offloaded = match["layers"]
         elif match := _OVERRIDDEN.match(line):
-            self.overridden[match["name"]] = match["buffer"]
+            self.overridden[match["name"]] = _ADDRESS.sub("", match["buffer"])
         elif match := _THREADS.match(line):
             self.threads = int(match["threads"][:9])
         elif match := _NOT_LAZY.search(line):

@@ -312,7 +312,7 @@ class Bench:
         program = Path(self.program(arm.build, RPC_SERVER))
         log = folder / f"{name}.rpc"
         with rpc_server(program, rpc.threads, self._environment(arm, driven), log) as server:
-            argv = [server.address if arg == RPC else arg for arg in argv]
+            argv = [arg.replace(RPC, server.address) for arg in argv]
             launched = self._run(argv, arm, driven, folder / name, group)
         memory = {"server_peak_rss_bytes": server.peak_rss_bytes}
         return replace(launched, memory=launched.memory.model_copy(update=memory))

@@ -28,6 +28,7 @@ _LABELS = {
     "anon_at_peak_bytes": "anonymous at peak",
     "file_at_peak_bytes": "file-backed at peak",
     "read_bytes": "bytes read",
+    "read_bytes_per_token": "bytes read a generated token",
     "major_faults": "major faults",
     "table_residency": "table resident after",
     "table_residency_before": "table resident before",

@@ -18,17 +18,19 @@ from coldbench.publish.figures import (
     word,
 )
 from coldbench.publish.matrix import ArmRow, Column, Matrix, Table
+from coldbench.publish.pivots import PivotTable
 from coldbench.study.specs import PublishedTable
 
 _FIGURES = (
     "A figure is the median (smallest–largest) over fresh processes, one a block; *runs* says how "
     "many. Cold: no page of the model was in the page cache before the start; warm: after an "
-    "identical run that is not counted. *Identity* is the start of the md5 of the greedy text. "
-    "Peak RSS is what was resident, pages of mapped files included; of these, *anonymous* is the "
-    "process's own memory and *file-backed* what the kernel could drop. *Drift* is what a run "
-    "later in its block, or a block later, changed in the rates of all arms alike (p after Holm's "
-    "correction over the table)."
+    "identical run that is not counted. *Identity* is the start of the md5 of what the arm "
+    "computed: greedy text, logits or a checksum. Peak RSS is what was resident, pages of mapped "
+    "files included; of these, *anonymous* is the process's own memory and *file-backed* what the "
+    "kernel could drop. *Drift* is what a run later in its block, or a block later, changed in the "
+    "rates of all arms alike (p after Holm's correction over the table)."
 )
+_PIVOTS = "The figures of the arms above, by their levels. *—*: the study has no such arm."
 _TEXTS = (
     "This engine does not give the same text each time. *22 of 24*: so many of the arm's texts are "
     "the commonest one of the first arm, not fewer than that arm's own rate lets expect (Fisher's "
@@ -48,8 +50,8 @@ _CONTROLS = (
 )
 
 
-def markdown(matrix: Matrix) -> str:
-    """Return the whole matrix as one Markdown document that ends in a newline."""
+def markdown(matrix: Matrix, pivots: Sequence[PivotTable] = ()) -> str:
+    """Return the whole matrix, and pivots, as one Markdown document that ends in a newline."""
     parts = [f"# {_text(matrix.title)}"]
     parts += [_host(facts) for facts in matrix.hosts]
     parts.append(_FIGURES)
@@ -68,6 +70,9 @@ def markdown(matrix: Matrix) -> str:
         notes += [_text(note) for note in table.notes]
         if notes:
             parts.append("\n".join(f"- {note}" for note in notes))
+    if pivots:
+        parts += ["## By factors", _PIVOTS]
+        parts += [part for pivot in pivots for part in _pivot(pivot)]
     if matrix.claims:
         parts += ["## Comparisons", _RATIOS, _ratios(matrix.claims, several)]
     if matrix.controls:
@@ -76,6 +81,30 @@ def markdown(matrix: Matrix) -> str:
         parts.append("## As published by others")
         parts += [part for table in matrix.published for part in _published(table)]
     return "\n\n".join(parts) + "\n"
+
+
+def _pivot(table: PivotTable) -> list[str]:
+    shown = [row for line in table.cells for row in line if row is not None]
+    unit = _unit(shown, table.column)
+    where = "".join(f", {axis} {level}" for axis, level in table.where.items())
+    title = f"{_text(table.name)}: {_heading(table.column, unit)}{_text(where)}"
+    headings = [
+        ", ".join(f"{axis} {level}" for axis, level in zip(table.column_axes, levels, strict=True))
+        for levels in table.columns
+    ]
+    rows = [
+        [
+            *map(_text, levels),
+            *("—" if row is None else _cell(row, table.column, unit) for row in line),
+        ]
+        for levels, line in zip(table.rows, table.cells, strict=True)
+    ]
+    grid = _grid(
+        rows,
+        [*map(_text, table.row_axes), *map(_text, headings)],
+        ["left"] * len(table.row_axes) + ["right"] * len(headings),
+    )
+    return [f"{title}:", grid]
 
 
 def _published(table: PublishedTable) -> list[str]:
@@ -100,7 +129,7 @@ def _named(name: str, label: str) -> str:
 
 
 def _table(table: Table) -> str:
-    units = {column: _unit(table, column) for column in table.columns}
+    units = {column: _unit(table.rows, column) for column in table.columns}
     headings, alignment = ["arm", "identity"], ["left", "left"]
     for state in table.states:
         columns = [column for column in table.columns if column.state == state]
@@ -153,8 +182,8 @@ def _drift(tests: Sequence[Drift]) -> str:
     return "Drift: not tested, too few runs."
 
 
-def _unit(table: Table, column: Column) -> Unit:
-    medians = [figure.median for row in table.rows if (figure := row.figures[column])]
+def _unit(rows: Sequence[ArmRow], column: Column) -> Unit:
+    medians = [figure.median for row in rows if (figure := row.figures[column])]
     return unit_for(column.metric, max(medians, default=0.0), column.unit)
 
 
@@ -181,7 +210,9 @@ def _runs(row: ArmRow, state: str) -> str:
 
 
 def _cell(row: ArmRow, column: Column, unit: Unit) -> str:
-    figure, runs = row.figures[column], row.runs[column.state]
+    figure, runs = row.figures[column], row.runs.get(column.state)
+    if runs is None:
+        return MISSING
     if figure is not None:
         text = spread(figure.median, figure.low, figure.high, unit)
         return text if figure.n == runs.ok else f"{text} n={figure.n}"

@@ -141,14 +141,15 @@ def matrix(
     units: Mapping[str, str] | None = None,
     published: Sequence[PublishedTable] = (),
     settings: Mapping[tuple[str, str], InForce] | None = None,
+    besides: Sequence[Column] = (),
 ) -> Matrix:
     """Lay out a study's tables from its tidy `frame`.
 
     `models` and `workloads` map names to labels and set the order, as `arms` does. `hosts` are
     facts (name -> text) of each machine, `notes` the remarks on each model, `units` the units of
     a user's own metrics, `published` what others found, `settings` what was in force by (model,
-    workload). Of an arm whose identity check failed no
-    figure and no verdict is kept.
+    workload). Rows also have the figures of the columns `besides`. Of an arm whose identity check
+    failed no figure and no verdict is kept.
     """
     summary = summarise(frame)
     became, drifted = outcomes(frame), drifts(frame)
@@ -190,7 +191,7 @@ def matrix(
                                 if withheld
                                 else figures.get((column.state, arm, column.metric))
                             )
-                            for column in columns
+                            for column in dict.fromkeys([*columns, *besides])
                         },
                     )
                 )

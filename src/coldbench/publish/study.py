@@ -13,6 +13,7 @@ from coldbench.common.files import write_text
 from coldbench.publish.csv import comparisons_csv, drift_csv, matrix_csv
 from coldbench.publish.markdown import markdown
 from coldbench.publish.matrix import matrix
+from coldbench.publish.pivots import needed, pivot_tables
 from coldbench.records import Run
 from coldbench.study.specs import Presentation
 
@@ -57,8 +58,10 @@ def publish_matrix(
         units=presentation.units,
         published=presentation.published,
         settings=in_force(measured.present),
+        besides=needed(presentation.pivots, presentation.units),
     )
-    write_text(markdown_file, markdown(table))
+    pivots = pivot_tables(presentation.pivots, table.tables, presentation.units)
+    write_text(markdown_file, markdown(table, pivots))
     write_text(csv_file, matrix_csv(table))
     write_text(verdicts_file, comparisons_csv(table))
     write_text(drift_file, drift_csv(table))

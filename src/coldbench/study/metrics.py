@@ -44,6 +44,7 @@ METRICS: dict[str, Metric] = {
     "anon_at_peak_bytes": Metric("bytes", "lower"),
     "file_at_peak_bytes": Metric("bytes", "lower"),
     "read_bytes": Metric("bytes", "lower"),
+    "read_bytes_per_token": Metric("bytes", "lower"),
     "major_faults": Metric("count", "lower"),
     "table_residency": Metric("share", "lower"),
     "table_residency_before": Metric("share", "lower"),

@@ -10,15 +10,26 @@ from pydantic import ValidationError
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.study.metrics import known, printed_by
+from coldbench.study.pivots import Layout, laid_out
 from coldbench.study.reading import line_of, read_study
 from coldbench.study.scalars import NAME_LENGTH, NAME_PATTERN, Environment
-from coldbench.study.schema import STATES, Build, Comparison, Level, ListedArm, Model, StudyFile
+from coldbench.study.schema import (
+    STATES,
+    Build,
+    Comparison,
+    Level,
+    ListedArm,
+    Model,
+    Pivot,
+    StudyFile,
+)
 from coldbench.study.specs import (
     Arm,
     BlockSpec,
     Claim,
     FeedSpec,
     IdentitySpec,
+    PivotSpec,
     Presentation,
     PublishedTable,
     UntilSpec,
@@ -60,6 +71,7 @@ class Plan:
         self.builds: dict[str, Build] = self._builds()
         self.workloads: dict[str, Workload] = self._workloads()
         self.claims: tuple[Claim, ...] = self._claims()
+        self.pivots: tuple[PivotSpec, ...] = self._pivots()
         self._check_identity()
 
     @property
@@ -147,6 +159,7 @@ class Plan:
                 if isinstance(work, Command)
                 for name, metric in work.metrics.items()
             },
+            pivots=self.pivots,
             published=tuple(
                 PublishedTable(source=each.source, rows=each.rows) for each in self.file.published
             ),
@@ -301,7 +314,17 @@ class Plan:
             expect=listed.expect,
             environment=listed.environment,
             budget=listed.budget,
+            levels=self._listed_levels(listed, place),
         )
+
+    def _listed_levels(self, listed: ListedArm, place: Place) -> dict[str, str]:
+        for factor, level in listed.levels.items():
+            where = (*place, "levels", factor)
+            if factor in {"build", "model", "workload"}:
+                raise self._fail(where, "is not for an arm to say; remove it")
+            if factor in self.file.factors:
+                self._known(where, f"level of {factor}", level, self.file.factors[factor])
+        return dict(listed.levels)
 
     def _builds(self) -> dict[str, Build]:
         used = {arm.build for arm in self.arms}
@@ -366,6 +389,7 @@ class Plan:
             if comparison.treatment == comparison.control:
                 raise self._fail(place, "compares an arm with itself; use aa_of for an A/A pair")
             self._check_metrics(place, comparison)
+            self._check_direction(place, comparison)
             claims += [
                 Claim(
                     name=name,
@@ -386,14 +410,38 @@ class Plan:
             ]
         return tuple(claims)
 
-    def _check_metrics(self, place: Place, comparison: Comparison) -> None:
-        if len(set(comparison.metrics)) != len(comparison.metrics):
+    def _pivots(self) -> tuple[PivotSpec, ...]:
+        axes: dict[str, list[str]] = {
+            "model": [*self.models],
+            "workload": [*self.workloads],
+            "build": [*self.builds],
+        }
+        for arm in self.arms:
+            for factor in {**self.file.arms.matrix, **arm.levels}:
+                axes.setdefault(factor, [*self.file.factors.get(factor, ())])
+            for factor, level in arm.levels.items():
+                axes[factor] += [] if level in axes[factor] else [level]
+        layout = Layout([*self.models], [*self.workloads], self.arms, axes)
+        pivots = []
+        for name, pivot in self.file.pivots.items():
+            self._check_metrics(("pivots", name), pivot)
+            states = [state for state in pivot.states if getattr(self.file.blocks, state) > 0]
+            if not states:
+                raise self._fail(("pivots", name, "states"), "none of them is measured")
+            pivots.append(laid_out(name, pivot, layout, states, self._fail, self._known))
+        return tuple(pivots)
+
+    def _check_metrics(self, place: Place, asked: Comparison | Pivot) -> None:
+        if len(set(asked.metrics)) != len(asked.metrics):
             raise self._fail((*place, "metrics"), "a metric stands twice; remove one")
-        if len(set(comparison.states)) != len(comparison.states):
+        if len(set(asked.states)) != len(asked.states):
             raise self._fail((*place, "states"), "a state stands twice; remove one")
         printed = [metric for work in self.workloads.values() for metric in _metrics(work)]
-        for metric in comparison.metrics:
+        for metric in asked.metrics:
             self._known((*place, "metrics"), "metric", metric, dict.fromkeys(printed))
+
+    def _check_direction(self, place: Place, comparison: Comparison) -> None:
+        for metric in comparison.metrics:
             if comparison.better is None and known(metric).better is None:
                 raise self._fail(place, f"needs `better`: is a higher or a lower {metric} better?")
 
@@ -426,7 +474,8 @@ class Plan:
         for name in check.without:
             self._known(("identity", "without"), "arm", name, [arm.name for arm in self.arms])
         for factor in check.group_by:
-            self._known(("identity", "group_by"), "factor", factor, self.file.arms.matrix)
+            said = {factor for arm in self.arms for factor in arm.levels}
+            self._known(("identity", "group_by"), "factor", factor, sorted(said))
 
 
 def _metrics(workload: Workload) -> list[str]:

@@ -18,6 +18,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from coldbench.common.errors import ColdbenchError
 from coldbench.study.scales import chosen_scale, scaled
 from coldbench.study.schema import StudyFile
+from coldbench.study.sweeps import swept
 from coldbench.study.words import Place, suggest
 
 MOST_VALUES = 200_000
@@ -35,8 +36,15 @@ def read_study(path: Path) -> StudyFile:
     chosen = chosen_scale(data, lines, path)
     others = [name for name in data.get("scales", ()) if name != chosen]
     for name in others:
-        _validated(*scaled(data, lines, name), path, StudyFile)
-    return _validated(*scaled(data, lines, chosen), path, StudyFile)
+        _validated(*_laid_out(data, lines, name, path), path, StudyFile)
+    return _validated(*_laid_out(data, lines, chosen, path), path, StudyFile)
+
+
+def _laid_out(
+    data: Any, lines: dict[Place, int], scale: str | None, path: Path
+) -> tuple[Any, dict[Place, int]]:
+    """Return the plain data at a scale, with its sweeps written out, and the lines of it all."""
+    return swept(*scaled(data, lines, scale), path)
 
 
 def read_strictly(path: Path, kind: type[Kind]) -> Kind:
@@ -66,7 +74,7 @@ def _told_below(place: tuple[Any, ...], faults: Sequence[Any]) -> bool:
 def line_of(path: Path, place: Place) -> int:
     """Return the line on which the value at `place` begins, for faults found after validation."""
     data, lines = _load(path)
-    return _line(scaled(data, lines, chosen_scale(data, lines, path))[1], place)
+    return _line(_laid_out(data, lines, chosen_scale(data, lines, path), path)[1], place)
 
 
 def _load(path: Path) -> tuple[Any, dict[Place, int]]:

@@ -34,6 +34,7 @@ from coldbench.study.scalars import (
     listed,
 )
 from coldbench.study.section import Section, one_of
+from coldbench.study.sweeps import SECTIONS
 from coldbench.study.treatment import Expect, Expected, Intent
 from coldbench.study.workloads import Workload
 
@@ -256,7 +257,10 @@ class Level(Section):
 
 
 class ListedArm(Section):
-    """An arm written out, or with `aa_of` the twin of another arm: the A/A pair."""
+    """An arm written out, or with `aa_of` the twin of another arm: the A/A pair.
+
+    `levels` say where it stands among the arms of the matrix, for pivots and groups.
+    """
 
     name: Name
     label: str | None = None
@@ -266,6 +270,7 @@ class ListedArm(Section):
     expect: Expected = Expected()
     environment: Environment = Field(default_factory=dict)
     budget: Budget | None = None
+    levels: dict[Name, Name] = Field(default_factory=dict)
     aa_of: Name | None = None
 
     @model_validator(mode="after")
@@ -365,6 +370,19 @@ class Identity(Section):
     repeats: int | None = Field(default=None, ge=LEAST_REPEATS, le=999)
 
 
+class Pivot(Section):
+    """A table of arms in rows and columns by their levels of factors, model and workload included.
+
+    Only arms at the levels of `where` are in it; `metrics` and `states` make one table each.
+    """
+
+    rows: Annotated[tuple[Name, ...], BeforeValidator(listed), Field(min_length=1)]
+    columns: Annotated[tuple[Name, ...], BeforeValidator(listed), Field(min_length=1)]
+    where: dict[Name, Name] = Field(default_factory=dict)
+    metrics: Annotated[tuple[Name, ...], BeforeValidator(listed), Field(min_length=1)]
+    states: Annotated[tuple[State, ...], BeforeValidator(listed), Field(min_length=1)] = STATES
+
+
 class Published(Section):
     """Figures that somebody published, shown beside ours in their own words and units.
 
@@ -401,12 +419,25 @@ class StudyFile(Section):
     arms: Arms
     blocks: Blocks
     comparisons: dict[Name, Comparison] = Field(default_factory=dict)
+    pivots: dict[Name, Pivot] = Field(default_factory=dict)
     identity: Identity | None = None
     published: tuple[Published, ...] = ()
+
+
+_SWEEP = {
+    "type": "object",
+    "required": ["sweep"],
+    "properties": {"sweep": {"type": "object", "minProperties": 1}},
+}
+"""An entry that stands for many (see `sweeps`): its name has the swept names in braces."""
 
 
 def study_schema() -> dict[str, Any]:
     """Return the JSON schema of study files, for editors; config/study.schema.json is its copy."""
     schema = StudyFile.model_json_schema(mode="validation")
     schema["required"] = ["arms"]  # The others may come from a scale.
+    for keys in (schema["properties"], schema["$defs"]["Scale"]["properties"]):
+        levels = next(iter(keys["factors"]["patternProperties"].values()))
+        for entries in (*(keys[section] for section in SECTIONS), levels):
+            entries["patternProperties"][r"\{"] = _SWEEP
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

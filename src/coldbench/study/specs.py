@@ -121,6 +121,36 @@ class UntilSpec(Spec):
     last: int
 
 
+class PivotTile(Spec):
+    """What stands in one place of a pivot."""
+
+    model: str
+    workload: str
+    arm: str
+
+    @property
+    def words(self) -> tuple[str, str, str]:
+        """Return its names."""
+        return self.model, self.workload, self.arm
+
+
+class PivotSpec(Spec):
+    """A pivot, laid out: `tiles` by row and column, None where the study has no such arm.
+
+    `rows` and `columns` are the levels of `row_axes` and `column_axes`.
+    """
+
+    name: str
+    row_axes: tuple[str, ...]
+    column_axes: tuple[str, ...]
+    where: dict[str, str]
+    metrics: tuple[str, ...]
+    states: tuple[State, ...]
+    rows: tuple[tuple[str, ...], ...]
+    columns: tuple[tuple[str, ...], ...]
+    tiles: tuple[tuple[PivotTile | None, ...], ...]
+
+
 class PublishedTable(Spec):
     """Figures that somebody else published: rows of heading -> text."""
 
@@ -129,7 +159,7 @@ class PublishedTable(Spec):
 
 
 class Presentation(Spec):
-    """What tables need beside the figures: labels in the file's order, claims, A/A pairs."""
+    """What tables need beside the figures: labels in the file's order, claims, pivots, twins."""
 
     study: str
     title: str
@@ -140,4 +170,5 @@ class Presentation(Spec):
     aa_pairs: tuple[tuple[str, str], ...]
     group_by: tuple[str, ...]
     units: dict[str, str]
+    pivots: tuple[PivotSpec, ...] = ()
     published: tuple[PublishedTable, ...] = ()
