@@ -125,6 +125,9 @@ class Run(_Record):
     environment: dict[str, str]
     started: str
     host: dict[str, Any]
+    """The machine as coldbench found it."""
+    settings: dict[str, int | str] = {}
+    """Host settings of the arm, in force during this run alone."""
     machine: dict[str, dict[str, Any]] = {}
     status: Status
     reason: str = ""
@@ -150,3 +153,9 @@ class Run(_Record):
     tokens: int | None = None
     rows: list[dict[str, Any]] = []
     output: dict[str, str] = {}
+
+    @property
+    def read_ahead_kb(self) -> int | None:
+        """Return how far the kernel read ahead on the model's device during this run, in KiB."""
+        own = self.settings.get("read_ahead_kb", self.host.get("disk_read_ahead_kb"))
+        return own if isinstance(own, int) else None

@@ -47,6 +47,20 @@ def test_settings_in_which_all_agree_are_left_out() -> None:
     assert in_force([run("a"), fabricated_run("b", 1, state="unmeasured", effective=same)]) == {}
 
 
+def test_host_settings_are_told_where_an_arm_has_its_own() -> None:
+    host = {"disk_read_ahead_kb": 8192, "transparent_hugepage": "madvise"}
+    runs = [
+        fabricated_run("own", 1, host=host),
+        fabricated_run("short", 1, host=host, settings={"read_ahead_kb": 128}),
+    ]
+    assert in_force(runs) == {
+        LANE: {"own": {"read_ahead_kb": "8192"}, "short": {"read_ahead_kb": "128"}}
+    }
+    text = document(runs, arms=("own", "short"))
+    shown = grid(text, "In force, by the engine's own log and the kernel's files:")
+    assert shown[2:] == [["own", "8192"], ["short", "128"]]
+
+
 def test_an_arm_whose_runs_disagree_tells_all_the_commonest_first() -> None:
     runs = [
         run("a", 1, lazy="off", offloaded="2/5"),

@@ -25,6 +25,7 @@ SAYS_NO = Expected(no_log=("oops",))
 def outcome(*, arm: Arm | None = None, printed: str = "", **facts: Any) -> Run:
     """Judge a run that is as it should be but for `facts`."""
     given = {"unprimed": "", "primed_bytes": None, "budget_enforced": None}
+    given |= {"disturbed_settings": ""}
     given |= {name: facts.pop(name) for name in list(facts) if name in given}
     run = fabricated_run(
         "arm",
@@ -113,6 +114,7 @@ def test_a_warm_run_whose_priming_failed_or_whose_pages_went_was_not_warm() -> N
         {"status": "void", "reason": "exit 0 without a result"},
         {"before": Residency(files={"m": 4 * MIB})},
         {"budget_enforced": False},
+        {"disturbed_settings": "read_ahead_kb was 32 after the run, not 64"},
     ],
 )
 def test_what_is_found_first_is_the_outcome(first: dict[str, Any]) -> None:

@@ -7,7 +7,13 @@ from typing import Any
 from coldbench.records import Run
 from coldbench.study.schema import STATES
 
-SETTINGS = ("lazy", "load_mode", "mlock", "direct_io", "offloaded", "overrides", "buffers")
+MACHINE = ("read_ahead_kb", "transparent_hugepage")
+"""Settings of the machine that an arm may change."""
+
+SETTINGS = (
+    *("lazy", "load_mode", "mlock", "direct_io", "offloaded", "overrides", "buffers"),
+    *MACHINE,
+)
 """Settings that a table shows, in its order."""
 
 InForce = dict[str, dict[str, str]]
@@ -20,11 +26,13 @@ def in_force(runs: Iterable[Run]) -> dict[tuple[str, str], InForce]:
     Settings in which all arms agree are left out; of an arm whose runs disagree, all values are
     told. Sizes of buffers are spans in MiB, not memory in use.
     """
+    runs = list(runs)
+    changed = {(run.model, run.workload) for run in runs if run.settings}
     seen: defaultdict[tuple[str, str], defaultdict[str, list[Run]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for run in runs:
-        if run.state in STATES and run.effective:
+        if run.state in STATES and (run.effective or (run.model, run.workload) in changed):
             seen[run.model, run.workload][run.arm].append(run)
     return {lane: _differing(arms) for lane, arms in seen.items()}
 
@@ -41,8 +49,14 @@ def _differing(arms: Mapping[str, list[Run]]) -> InForce:
 
 
 def _told(setting: str, runs: Iterable[Run]) -> str:
-    values = Counter(_words(run.effective[setting]) for run in runs if setting in run.effective)
+    seen = [_machine(run) | run.effective for run in runs]
+    values = Counter(_words(found[setting]) for found in seen if found.get(setting) is not None)
     return "; ".join(value for value, _ in values.most_common())
+
+
+def _machine(run: Run) -> dict[str, Any]:
+    own = {"transparent_hugepage": run.host.get("transparent_hugepage")}
+    return own | run.settings | {"read_ahead_kb": run.read_ahead_kb}
 
 
 def _words(value: Any) -> str:

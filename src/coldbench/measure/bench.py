@@ -32,6 +32,7 @@ from coldbench.measure.launcher import (
 )
 from coldbench.measure.pagecache import resident_bytes
 from coldbench.measure.rpc import rpc_server
+from coldbench.measure.settings import in_force
 from coldbench.records import PROTOCOL, CacheState, Residency, Run
 from coldbench.study.specs import Arm
 from coldbench.study.workloads import Workload
@@ -112,6 +113,7 @@ class Bench:
                     "expect": arm.expect.model_dump(mode="json"),
                     "environment": arm.environment,
                     "budget": arm.budget,
+                    **({"host": arm.host.given} if arm.host.given else {}),
                     "twin": arm.name if arm.twin_of else None,
                 }
             ),
@@ -200,7 +202,10 @@ class Bench:
         certificate: dict[str, Any] = {}
         unprimed, primed = "", None
         # One group for priming and measuring: pages charged to another would not be warm in it.
-        with own_group(arm.budget_bytes, planned.cell[:12], self.model_path) as group:
+        with (
+            in_force(arm.host, self.model_path) as changed,
+            own_group(arm.budget_bytes, planned.cell[:12], self.model_path) as group,
+        ):
             if planned.state != "unmeasured":
                 # By the user's name for it, so that a message names link and file.
                 certificate = make_cold([self.model_path, *self.model_files[1:]])
@@ -243,6 +248,7 @@ class Bench:
                 "load_s": result.load_s,
                 "metrics": result.metrics,
                 "effective": result.effective,
+                "settings": changed.values,
                 "certificate": certificate,
                 "loaded": None if launched.loaded is None else [*launched.loaded],
                 "memory": launched.memory.model_copy(update=budget),
@@ -268,6 +274,7 @@ class Bench:
             unprimed=unprimed,
             primed_bytes=primed,
             budget_enforced=enforced,
+            disturbed_settings=changed.disturbed,
             measured=Printed(output.stdout.decode(errors="replace"), output.stderr),
             probe=probe,
         )

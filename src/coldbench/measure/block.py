@@ -22,6 +22,7 @@ from coldbench.measure.native import launcher_program
 from coldbench.measure.passes import Key
 from coldbench.measure.quiet import judged, wait_until_quiet
 from coldbench.measure.schedule import order
+from coldbench.measure.settings import put_back_left_over
 from coldbench.records import CacheState
 from coldbench.sources.builds import check_build
 from coldbench.sources.models import check_model
@@ -118,6 +119,7 @@ def _carry_out(
     cache, results = prepared.cache, prepared.results
     with machine(alone=True, purpose=title):
         _no_orphans(cache)
+        put_back_left_over()
         _check_sources(prepared)
         bench = Bench(
             study=spec.study,

@@ -51,10 +51,23 @@ def host_facts(model: Path) -> dict[str, Any]:
         "filesystem": kind.type,
         "device": kind.device,
         "disk": queue.parent.name if queue else None,
-        "disk_read_ahead_kb": _read_ahead_kb(model, queue),
+        "disk_read_ahead_kb": _number(ahead) if (ahead := read_ahead_file(model)) else None,
         "disk_rotational": _switch(queue / "rotational") if queue else None,
         "disk_scheduler": _chosen(queue / "scheduler") if queue else None,
     }
+
+
+def read_ahead_file(model: Path) -> Path | None:
+    """Return the sysfs file of the read-ahead in force for a file, in KiB; None where none is.
+
+    That of the mount where it has its own (btrfs, NFS), else that of the disk.
+    """
+    number = model.stat().st_dev
+    own = _SYS / f"class/bdi/{os.major(number)}:{os.minor(number)}/read_ahead_kb"
+    if own.exists():
+        return own
+    queue = _queue(model.resolve(), filesystem(model).device)
+    return queue / "read_ahead_kb" if queue else None
 
 
 def host_state(model: Path | None = None) -> dict[str, Any]:
@@ -245,12 +258,3 @@ def _queue(target: Path, device: str) -> Path | None:
             if (disk / "queue").is_dir():
                 return disk / "queue"
     return None
-
-
-def _read_ahead_kb(model: Path, queue: Path | None) -> int | None:
-    """Return the read-ahead in force: that of the mount where it has its own (btrfs, NFS)."""
-    number = model.stat().st_dev
-    own = _number(_SYS / f"class/bdi/{os.major(number)}:{os.minor(number)}/read_ahead_kb")
-    if own is not None or queue is None:
-        return own
-    return _number(queue / "read_ahead_kb")

@@ -20,6 +20,7 @@ def judged(
     unprimed: str,
     primed_bytes: int | None,
     budget_enforced: bool | None,
+    disturbed_settings: str,
     measured: Printed,
     probe: Printed | None,
 ) -> Run:
@@ -27,7 +28,8 @@ def judged(
 
     In this order: killed by its budget or a limit, with what it had taken until then; not in its
     cache state, or primed by a run that failed (`unprimed` says why); a budget that was not
-    enforced; a treatment that was not delivered. What is not ok keeps the figures in its record.
+    enforced, or host settings that something else changed (`disturbed_settings` says which); a
+    treatment that was not delivered. What is not ok keeps the figures in its record.
     """
     run = _killed(run)
     if run.status != "ok":
@@ -41,7 +43,7 @@ def judged(
         after=run.after,
         io=run.io,
         primed_bytes=primed_bytes,
-        read_ahead_bytes=1024 * (run.host.get("disk_read_ahead_kb") or 0),
+        read_ahead_bytes=1024 * (run.read_ahead_kb or 0),
     ):
         return _with(run, f"not {run.state}", reason)
     if budget_enforced is False:
@@ -50,6 +52,8 @@ def judged(
             "not delivered",
             f"its budget of {_mebibytes(run.memory.budget_bytes)} was not in force",
         )
+    if disturbed_settings:
+        return _with(run, "not delivered", disturbed_settings)
     if run.state == "unmeasured":
         return run
     found = delivery.check(

@@ -205,4 +205,5 @@ def _arm(arm: Arm) -> str:
         case _:
             budget = []
     intent = [f"({name}: {value})" for name, value in arm.intent.given.items()]
-    return " ".join([arm.build, *environment, *arm.args, *intent, *budget])
+    host = [f"(host {name}: {value})" for name, value in arm.host.given.items()]
+    return " ".join([arm.build, *environment, *arm.args, *intent, *host, *budget])

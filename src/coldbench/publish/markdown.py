@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from tabulate import tabulate
 
 from coldbench.analysis.drift import Drift
+from coldbench.analysis.in_force import MACHINE
 from coldbench.analysis.verdicts import VerdictRow
 from coldbench.publish.figures import (
     MISSING,
@@ -95,7 +96,7 @@ def _pivot(table: PivotTable) -> list[str]:
     rows = [
         [
             *map(_text, levels),
-            *("—" if row is None else _cell(row, table.column, unit) for row in line),
+            *("—" if row is None else _placed(row, table.column, unit) for row in line),
         ]
         for levels, line in zip(table.rows, table.cells, strict=True)
     ]
@@ -105,6 +106,15 @@ def _pivot(table: PivotTable) -> list[str]:
         ["left"] * len(table.row_axes) + ["right"] * len(headings),
     )
     return [f"{title}:", grid]
+
+
+def _placed(row: ArmRow, column: Column, unit: Unit) -> str:
+    """Return a cell with how many runs it rests on where some are missing: no column says so."""
+    runs = row.runs.get(column.state)
+    text = _cell(row, column, unit)
+    if row.figures[column] is None or runs is None or runs.ok == runs.total:
+        return text
+    return f"{text} ({runs.ok} of {runs.total} ok)"
 
 
 def _published(table: PublishedTable) -> list[str]:
@@ -164,7 +174,8 @@ def _in_force(table: Table) -> list[str]:
         _text({"buffers": "buffers, MiB"}.get(name, name.replace("_", " "))) for name in headings
     ]
     grid = _grid(rows, ["arm", *named], ["left"] * (len(named) + 1))
-    return ["In force, by the engine's own log:", grid]
+    ours = " and the kernel's files" if any(name in MACHINE for name in headings) else ""
+    return [f"In force, by the engine's own log{ours}:", grid]
 
 
 def _drift(tests: Sequence[Drift]) -> str:

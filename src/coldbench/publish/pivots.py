@@ -11,7 +11,7 @@ from coldbench.study.specs import PivotSpec, PivotTile
 class PivotTable:
     """One metric in one cache state: a row and a column a combination of levels.
 
-    A cell is None where the study has no such arm.
+    A cell is None where the study has no such arm; one of which nothing was measured has no runs.
     """
 
     name: str
@@ -53,10 +53,17 @@ def pivot_tables(
             rows=pivot.rows,
             columns=pivot.columns,
             cells=tuple(
-                tuple(None if tile is None else rows.get(tile) for tile in line)
+                tuple(
+                    None if tile is None else rows.get(tile) or _unmeasured(tile, column)
+                    for tile in line
+                )
                 for line in pivot.tiles
             ),
         )
         for pivot in pivots
         for column in needed([pivot], units)
     ]
+
+
+def _unmeasured(tile: PivotTile, column: Column) -> ArmRow:
+    return ArmRow(arm=tile.arm, identity=None, identity_note=None, runs={}, figures={column: None})

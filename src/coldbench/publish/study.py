@@ -1,6 +1,7 @@
 """The files a study publishes, from its receipts and journals."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def publish_matrix(
         models=presentation.models,
         workloads=presentation.workloads,
         arms=list(presentation.arms),
-        hosts=[_host(run) for run in _one_a_machine(measured.present)],
+        hosts=[_host(runs) for runs in _by_machine(measured.present)],
         notes=_joined(notes(measured.present), measured.ended),
         units=presentation.units,
         published=presentation.published,
@@ -72,13 +73,19 @@ def _joined(*notes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     return {model: [text for each in notes for text in each.get(model, ())] for model in models}
 
 
-def _one_a_machine(runs: Sequence[Run]) -> list[Run]:
-    return list({tuple(sorted(run.host.items())): run for run in runs}.values())
+def _by_machine(runs: Sequence[Run]) -> list[list[Run]]:
+    machines: defaultdict[tuple[tuple[str, object], ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        machines[tuple(sorted(run.host.items()))].append(run)
+    return [*machines.values()]
 
 
-def _host(run: Run) -> dict[str, str]:
-    """Return the facts of a machine that a reader of a table needs to see."""
-    facts = run.host
+def _host(runs: Sequence[Run]) -> dict[str, str]:
+    """Return the facts of a machine that a reader of a table needs to see.
+
+    What arms set for themselves is told beside the machine's own value.
+    """
+    facts = runs[0].host
     memory = facts.get("memory_bytes")
     shown = {
         "CPU": facts.get("cpu_model"),
@@ -89,4 +96,8 @@ def _host(run: Run) -> dict[str, str]:
         "device": facts.get("device"),
         "read_ahead_kb": facts.get("disk_read_ahead_kb"),
     }
+    for key in dict.fromkeys(key for run in runs for key in run.settings):
+        values = dict.fromkeys(str(run.settings[key]) for run in runs if key in run.settings)
+        own = facts.get("transparent_hugepage") if key not in shown else shown[key]
+        shown[key] = f"{own} (set for some arms: {', '.join(values)})"
     return {name: "n/a" if value is None else str(value) for name, value in shown.items()}

@@ -46,6 +46,9 @@ def laid_out(
     place would hold two arms.
     """
     place: Place = ("pivots", name)
+    for own in ("model", "workload"):
+        if any(own in arm.levels for arm in layout.arms):
+            raise fail(place, f"{own} is also a factor of the arms; rename that factor")
     for key, axes in (("rows", pivot.rows), ("columns", pivot.columns), ("where", pivot.where)):
         for axis in axes:
             known((*place, key), "factor", axis, layout.axes)
@@ -61,7 +64,7 @@ def laid_out(
         and all(levels[axis] == level for axis, level in pivot.where.items())
     ]
     if not kept:
-        raise fail(place, "no arm has all of these factors; name those of the matrix")
+        raise fail(place, "no arm is at these levels of all of these factors; name others")
     filled: dict[tuple[tuple[str, ...], tuple[str, ...]], PivotTile] = {}
     first: dict[PivotTile, dict[str, str]] = {}
     for levels, tile in kept:
@@ -69,11 +72,13 @@ def laid_out(
         other = filled.setdefault((at[0], at[1]), tile)
         first.setdefault(tile, levels)
         if other != tile:
-            varies = [axis for axis in levels if first[other].get(axis) != levels[axis]]
+            both = dict.fromkeys([*first[other], *levels])
+            varies = [axis for axis in both if first[other].get(axis) != levels.get(axis)]
+            mend = f"name {' or '.join(varies)} in rows, columns or where"
             raise fail(
                 place,
-                f"{' '.join(other.words)} and {' '.join(tile.words)} fall in one place; name "
-                f"{' or '.join(varies) or 'a factor'} in rows, columns or where",
+                f"{' '.join(other.words)} and {' '.join(tile.words)} fall in one place; "
+                + (mend if varies else "give one of them other `levels`"),
             )
     rows, columns = (
         [levels for levels in _product(axes, layout) if any(at[side] == levels for at in filled)]

@@ -34,7 +34,7 @@ from coldbench.study.specs import (
     PublishedTable,
     UntilSpec,
 )
-from coldbench.study.treatment import Expected, Intent
+from coldbench.study.treatment import Expected, Host, Intent
 from coldbench.study.words import Place
 from coldbench.study.workloads import (
     Checkable,
@@ -243,6 +243,7 @@ class Plan:
         args: list[str] = []
         intent, expect = Intent(), Expected()
         environment: Environment = {}
+        host = Host()
         budget = None
         for factor, level_name in chosen.items():
             if factor == "build":
@@ -262,6 +263,7 @@ class Plan:
                 raise self._fail((*place, "intent"), f"with the other factors': {said}") from None
             expect = expect.merged(level.expect.on(chosen["build"]))
             environment |= level.environment
+            host = host.merged(level.host)
             budget = level.budget or budget
         return Arm(
             name=self._matrix_name(chosen),
@@ -270,6 +272,7 @@ class Plan:
             intent=intent,
             expect=expect,
             environment=environment,
+            host=host,
             budget=budget,
             levels=chosen,
         )
@@ -313,18 +316,22 @@ class Plan:
             intent=listed.intent,
             expect=listed.expect,
             environment=listed.environment,
+            host=listed.host,
             budget=listed.budget,
             levels=self._listed_levels(listed, place),
         )
 
     def _listed_levels(self, listed: ListedArm, place: Place) -> dict[str, str]:
+        assert listed.build is not None  # the schema saw to it
         for factor, level in listed.levels.items():
             where = (*place, "levels", factor)
             if factor in {"build", "model", "workload"}:
                 raise self._fail(where, "is not for an arm to say; remove it")
+            if self.file.arms.matrix:
+                self._known(where, "factor of the matrix", factor, self.file.arms.matrix)
             if factor in self.file.factors:
                 self._known(where, f"level of {factor}", level, self.file.factors[factor])
-        return dict(listed.levels)
+        return {"build": listed.build, **listed.levels}
 
     def _builds(self) -> dict[str, Build]:
         used = {arm.build for arm in self.arms}

@@ -35,7 +35,7 @@ from coldbench.study.scalars import (
 )
 from coldbench.study.section import Section, one_of
 from coldbench.study.sweeps import SECTIONS
-from coldbench.study.treatment import Expect, Expected, Intent
+from coldbench.study.treatment import Expect, Expected, Host, Intent
 from coldbench.study.workloads import Workload
 
 State = Literal["cold", "warm"]
@@ -247,6 +247,7 @@ class Level(Section):
     intent: Intent = Intent()
     expect: Expect = Expect()
     environment: Environment = Field(default_factory=dict)
+    host: Host = Host()
     for_build: dict[Name, Arguments] = Field(default_factory=dict)
     budget: Budget | None = None
 
@@ -269,6 +270,7 @@ class ListedArm(Section):
     intent: Intent = Intent()
     expect: Expected = Expected()
     environment: Environment = Field(default_factory=dict)
+    host: Host = Host()
     budget: Budget | None = None
     levels: dict[Name, Name] = Field(default_factory=dict)
     aa_of: Name | None = None

@@ -29,6 +29,7 @@ class Settings(QuietSettings):
     results: str = "results"
     cache: str = ""
     locked: Annotated[bool, BeforeValidator(_switch)] = False
+    set_host: Annotated[bool, BeforeValidator(_switch)] = False
 
 
 def open_study(config: Mapping[str, Any], root: str | os.PathLike[str]) -> tuple[Settings, Plan]:
@@ -51,7 +52,14 @@ def open_study(config: Mapping[str, Any], root: str | os.PathLike[str]) -> tuple
     results = str(expanded(settings.results))
     _usable("--config results", results)
     _usable(str(path), path.stem)
-    return settings.model_copy(update={"results": results}), Plan(path)
+    plan = Plan(path)
+    changing = [arm.name for arm in plan.arms if arm.host.given]
+    if changing and not settings.set_host:
+        raise ColdbenchError(
+            f"{path}: changes settings of this machine while {', '.join(changing)} run, and puts "
+            "them back; allow it with --config set_host=true"
+        )
+    return settings.model_copy(update={"results": results}), plan
 
 
 def _told(fault: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from coldbench.common.folders import expanded
 from coldbench.study.scalars import Environment
 from coldbench.study.schema import State
-from coldbench.study.treatment import Expected, Intent
+from coldbench.study.treatment import Expected, Host, Intent
 from coldbench.study.workloads import TextTokens, Trace, Workload
 
 
@@ -32,6 +32,7 @@ class Arm(Spec):
     intent: Intent = Intent()
     expect: Expected = Expected()
     environment: Environment = {}
+    host: Host = Host()
     budget: int | float | None = None
     levels: dict[str, str] = {}
     twin_of: str | None = None

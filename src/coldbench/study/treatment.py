@@ -55,6 +55,25 @@ class Intent(_Section):
         return Intent.model_validate(self.given | later.given)
 
 
+class Host(_Section):
+    """Settings of the machine while an arm runs (kernel doc: admin-guide/mm/transhuge, sysfs-bdi).
+
+    `read_ahead_kb` is of the device that the model lies on.
+    """
+
+    read_ahead_kb: int | None = Field(default=None, ge=0, le=2**20)
+    transparent_hugepage: Literal["always", "madvise", "never"] | None = None
+
+    @property
+    def given(self) -> dict[str, int | str]:
+        """Return the settings that are given, in the order of their declaration."""
+        return self.model_dump(exclude_none=True)
+
+    def merged(self, later: "Host") -> "Host":
+        """Return both, `later` winning."""
+        return Host.model_validate(self.given | later.given)
+
+
 # --- expectations -------------------------------------------------------------------------------
 
 Quantity = Literal[

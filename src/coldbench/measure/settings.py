@@ -1,0 +1,160 @@
+"""Host settings of an arm: in force for one run, put back whatever ends it.
+
+A guard of its own session waits at a pipe that only the measuring job holds open. When the pipe
+closes, because the run is over or because the job was killed, the guard writes the old values. A
+journal beside the machine's lock file has them too: should the guard be killed as well, the next
+measuring job puts them back.
+"""
+
+import json
+import logging
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coldbench.common.errors import ColdbenchError
+from coldbench.common.files import write_json
+from coldbench.common.locks import machine_lock_path
+from coldbench.measure.host import read_ahead_file
+from coldbench.study.treatment import Host
+
+log = logging.getLogger(__name__)
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_OURS = re.compile(rf"/sys/devices/[\w./:-]+/read_ahead_kb|{re.escape(str(HUGE_PAGES))}")
+"""The only files that a journal may name: it stands where others may write."""
+
+_GUARD = """\
+trap '' INT TERM HUP QUIT
+cat > /dev/null
+journal=$1; shift
+while [ $# -gt 1 ]; do printf %s "$2" > "$1"; shift 2; done
+rm -f -- "$journal"
+"""
+"""Arguments: the journal, then file and value in turn."""
+
+
+class Changed:
+    """What the settings of a run came to, once it is over.
+
+    `values` are those in force, by key; `disturbed` says which another changed meanwhile, or is
+    empty.
+    """
+
+    def __init__(self, values: dict[str, int | str]) -> None:
+        self.values = values
+        self.disturbed = ""
+
+
+@contextmanager
+def in_force(settings: Host, model: Path) -> Iterator[Changed]:
+    """Have `settings` in force, on the device of the file `model`, as long as the context lasts.
+
+    Raises ColdbenchError where one cannot be set, or put back.
+    """
+    if not settings.given:
+        yield Changed({})
+        return
+    files = {key: _file(key, model) for key in settings.given}
+    before = {key: _value(path) for key, path in files.items()}
+    with _restored({files[key]: before[key] for key in files}):
+        for key, path in files.items():
+            _set(path, str(settings.given[key]))
+        changed = Changed(dict(settings.given))
+        yield changed
+        changed.disturbed = "; ".join(
+            f"{key} was {seen} after the run, not {settings.given[key]}: something else set it"
+            for key, path in files.items()
+            if (seen := _value(path)) != str(settings.given[key])
+        )
+
+
+def put_back_left_over() -> None:
+    """Put back what a job that was killed together with its guard has left; tell of it.
+
+    For a job that holds the machine. Of an earlier boot nothing is left.
+    """
+    journal = _journal()
+    try:
+        if journal.is_symlink() or journal.stat().st_uid != os.geteuid():
+            return
+        noted = json.loads(journal.read_text(encoding="utf-8"))
+        files = {str(path): str(value) for path, value in noted["files"].items()}
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+        files, noted = {}, {}
+    if noted.get("boot") == _boot():
+        for path, value in files.items():
+            if _OURS.fullmatch(path) and ".." not in path and _value(Path(path)) != value:
+                log.warning(
+                    "%s: set back to %s, as it was before a run that was killed", path, value
+                )
+                _set(Path(path), value)
+    journal.unlink(missing_ok=True)
+
+
+@contextmanager
+def _restored(before: dict[Path, str]) -> Iterator[None]:
+    journal = _journal()
+    write_json(journal, {"boot": _boot(), "files": {str(p): value for p, value in before.items()}})
+    words = [word for path, value in before.items() for word in (str(path), value)]
+    guard = subprocess.Popen(
+        ["/bin/sh", "-c", _GUARD, "coldbench-guard", str(journal), *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+    assert guard.stdin is not None
+    try:
+        yield
+    finally:
+        guard.stdin.close()
+        guard.wait()
+        for path, value in before.items():
+            if (left := _value(path)) != value:
+                raise ColdbenchError(
+                    f"{path}: could not be put back to {value}, is {left}; write it there yourself"
+                )
+
+
+def _file(key: str, model: Path) -> Path:
+    path = HUGE_PAGES if key == "transparent_hugepage" else read_ahead_file(model)
+    if path is None or not path.exists():
+        raise ColdbenchError(f"host: {key}: this machine does not have it; remove the setting")
+    return path.resolve()
+
+
+def _value(path: Path) -> str:
+    """Return a setting's value; of a list of choices, the one in brackets."""
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ColdbenchError(f"{path}: cannot be read: {error.strerror}") from error
+    return found[1] if (found := re.search(r"\[(\S+)\]", text)) else text
+
+
+def _set(path: Path, value: str) -> None:
+    try:
+        path.write_text(value, encoding="utf-8")
+    except OSError as error:
+        raise ColdbenchError(
+            f"host: {path}: cannot be set to {value}: {error.strerror}; "
+            "measure as root where /sys can be written, or leave the arm out"
+        ) from error
+    if (seen := _value(path)) != value:
+        raise ColdbenchError(f"host: {path}: the kernel made {seen} of {value}; ask for {seen}")
+
+
+def _journal() -> Path:
+    return machine_lock_path().with_suffix(".settings.json")
+
+
+def _boot() -> str:
+    return _BOOT.read_text(encoding="ascii").strip()

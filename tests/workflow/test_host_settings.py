@@ -1,0 +1,59 @@
+"""Arms under other host settings than the machine's own, through the whole workflow."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coldbench.measure.host import read_ahead_file
+
+from .conftest import Checkout, program
+
+
+def test_each_arm_runs_under_its_own_settings(checkout: Checkout, toy: dict[str, Any]) -> None:
+    ahead = read_ahead_file(checkout.folder / "toy.gguf")
+    if ahead is None or not os.access(ahead, os.W_OK):
+        pytest.skip("this user may not set this machine's read_ahead_kb")
+    machine = ahead.read_text()
+    # What the engine itself sees there is its figure.
+    program(checkout.folder / "engine" / "tell", f'#!/bin/sh\necho "ahead: $(cat {ahead})"\n')
+    study = toy | {
+        "workloads": {
+            "bench": {
+                "driver": "command",
+                "program": "tell",
+                "metrics": {"ahead": {"regex": r"ahead: (\d+)", "unit": "KiB"}},
+            }
+        },
+        "arms": [
+            {"name": "own", "build": "stub"},
+            *(
+                {"name": f"kb{value}", "build": "stub", "host": {"read_ahead_kb": value}}
+                for value in (64, 4096)
+            ),
+        ],
+        "blocks": {"cold": 2},
+    }
+    for key in ("comparisons", "identity"):
+        del study[key]
+    name = checkout.study(study)
+    refused = checkout.run("--config", name, fails=True)
+    assert "allow it with --config set_host=true" in refused
+    assert "Traceback" not in refused
+    assert not checkout.results.exists()
+
+    try:
+        checkout.run("--config", name, "set_host=true")
+        assert ahead.read_text() == machine
+    finally:
+        ahead.write_text(machine)
+    seen = {(run["arm"], run["metrics"]["ahead"]) for run in checkout.records()}
+    own = float(machine)
+    assert seen == {("own", own), ("own-again", own), ("kb64", 64.0), ("kb4096", 4096.0)}
+    settings = {run["arm"]: run["settings"] for run in checkout.records()}
+    assert settings["kb64"] == {"read_ahead_kb": 64}
+    assert settings["own"] == {}
+    text = (checkout.results / "toy" / "matrix.md").read_text()
+    assert f"**read_ahead_kb {machine.strip()} (set for some arms: 64, 4096)**" in text
+    assert not list(Path(checkout.environment["COLDBENCH_LOCK"]).parent.glob("*.settings.json"))
