@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coldbench.sources.content import sdist_entries
-from coldbench.study.schema import Pin
+from coldbench.study.builds import Pin
 from tests.unit.toy_repository import Repository
 
 ROWS = "src/llama-impl.cpp"

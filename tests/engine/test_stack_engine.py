@@ -12,9 +12,9 @@ from coldbench.analysis.study import gather
 from coldbench.cli import main
 from coldbench.measure.block import Prepared, check_identity, measure_block
 from coldbench.sources.builds import prepare_build
+from coldbench.study.builds import Pin
 from coldbench.study.plan import Plan
 from coldbench.study.quiet import QuietSettings
-from coldbench.study.schema import Pin
 from tests.unit.toy_repository import Repository
 
 from .conftest import ROOT

@@ -11,7 +11,7 @@ import pytest
 from coldbench.sources.header import TABLE_TENSOR, find_table, read_model
 from coldbench.sources.standin import write_standin
 from coldbench.sources.standin.vocabulary import RESERVED, tokens
-from coldbench.study.schema import StandIn
+from coldbench.study.models import StandIn
 
 pytestmark = pytest.mark.engine
 

@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import constants
 
 from coldbench.study.lock import Pins, lock_path
-from coldbench.study.schema import Model
+from coldbench.study.models import Model
 
 from .files import GOOD
 from .server import SIGNATURE, HubServer

@@ -18,7 +18,7 @@ from coldbench.measure.pagecache import filesystem, resident_bytes
 from coldbench.sources import hub
 from coldbench.sources.models import prepare_model
 from coldbench.study.lock import Pins, lock_path
-from coldbench.study.schema import Model
+from coldbench.study.models import Model
 
 from .conftest import read_only
 from .files import GOOD, changed, sha256, shards
@@ -289,7 +289,7 @@ FETCH = """
 import sys
 from pathlib import Path
 from coldbench.sources.models import prepare_model
-from coldbench.study.schema import Model
+from coldbench.study.models import Model
 print(prepare_model(Model.model_validate_json(sys.argv[1]), Path(sys.argv[2]))["content"])
 """
 

@@ -16,7 +16,7 @@ from coldbench.common.locks import machine
 from coldbench.sources import download, hub
 from coldbench.sources.models import Record, prepare_model
 from coldbench.study.lock import Pins, lock_path, read_lock
-from coldbench.study.schema import Model
+from coldbench.study.models import Model
 
 from .files import GOOD, changed, sha256, shards, with_readme
 from .server import HubServer

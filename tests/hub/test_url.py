@@ -11,7 +11,7 @@ from coldbench.common.errors import ColdbenchError
 from coldbench.sources import download
 from coldbench.sources.models import prepare_model
 from coldbench.sources.url import file_name
-from coldbench.study.schema import Model
+from coldbench.study.models import Model
 from tests.unit.gguf_files import DATA
 
 from .files import GOOD, changed, sha256

@@ -8,7 +8,7 @@ import pytest
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.sources.builds import check_build, prepare_build
-from coldbench.study.schema import BinariesSource, Build
+from coldbench.study.builds import BinariesSource, Build
 
 
 def ready(folder: Path) -> Build:

@@ -18,7 +18,7 @@ import pytest
 from coldbench.common.errors import ColdbenchError
 from coldbench.sources import builds
 from coldbench.sources.builds import check_build, prepare_build
-from coldbench.study.schema import Build, FolderSource, SdistSource
+from coldbench.study.builds import Build, FolderSource, SdistSource
 
 CMAKE_LISTS = """\
 cmake_minimum_required(VERSION 3.14)
@@ -350,7 +350,7 @@ def test_a_killed_job_leaves_no_compile_behind(source: Path, tmp_path: Path) -> 
     (source / "CMakeLists.txt").write_text(CMAKE_LISTS + waiting)
     call = (
         "import sys, pathlib; from coldbench.sources.builds import prepare_build;"
-        "from coldbench.study.schema import Build;"
+        "from coldbench.study.builds import Build;"
         "prepare_build('b', Build.model_validate_json(sys.argv[1]), pathlib.Path(sys.argv[2]))"
     )
     arguments = [sys.executable, "-c", call, toy(source).model_dump_json(), str(tmp_path / "cache")]

@@ -14,8 +14,9 @@ from coldbench.measure.block import Prepared, check_identity, measure_block
 from coldbench.sources.binaries import ready_build
 from coldbench.sources.models import prepare_model
 from coldbench.sources.traces.prepared import check_feed, prepare_feed, read_feed, trace_of
+from coldbench.study.builds import BinariesSource
+from coldbench.study.models import Model
 from coldbench.study.quiet import QuietSettings
-from coldbench.study.schema import BinariesSource, Model
 from coldbench.study.specs import Arm, BlockSpec, FeedSpec, IdentitySpec
 
 from .driver_outputs import workload

@@ -20,14 +20,14 @@ from coldbench.sources.builds import prepare_build
 from coldbench.sources.git import resolve
 from coldbench.sources.pincheck import check_pins
 from coldbench.sources.pins import stack
+from coldbench.study.builds import Build, GitRepository, GitSource, Pin
 from coldbench.study.lock import Pins as LockEntry
-from coldbench.study.schema import Build, GitRepository, GitSource, Pin
 from tests.unit.toy_repository import FILES, Repository, output, toy_repository
 
 PREPARE = """
 import pathlib, sys
 from coldbench.sources.builds import prepare_build
-from coldbench.study.schema import Build
+from coldbench.study.builds import Build
 record = prepare_build("b", Build.model_validate_json(sys.argv[1]), pathlib.Path(sys.argv[2]))
 print(record["programs"]["toy"]["path"])
 """

@@ -12,10 +12,10 @@ from coldbench.common.files import write_json
 from coldbench.sources.builds import prepare_build
 from coldbench.sources.git import location, remote_refs, resolve, store
 from coldbench.sources.stamps import build_ref_stamp
+from coldbench.study.builds import Build, GitRepository, GitSource, Pin
 from coldbench.study.lock import LockedBuild, read_lock
 from coldbench.study.lock import Pins as LockEntry
 from coldbench.study.reading import read_study
-from coldbench.study.schema import Build, GitRepository, GitSource, Pin
 from tests.unit.toy_repository import FILES, Repository, output, toy_repository
 
 

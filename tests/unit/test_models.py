@@ -11,7 +11,7 @@ import pytest
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.hashing import data_sha256
 from coldbench.sources.models import check_model, prepare_model
-from coldbench.study.schema import Model
+from coldbench.study.models import Model
 from tests.unit.gguf_files import DATA
 
 TABLE = "per_layer_token_embd.weight"

@@ -10,7 +10,7 @@ from coldbench.common.errors import ColdbenchError
 from coldbench.publish import pinstext
 from coldbench.sources.builds import prepare_build
 from coldbench.sources.pincheck import Finding, check_pins
-from coldbench.study.schema import Build, GitRepository, GitSource, Pin
+from coldbench.study.builds import Build, GitRepository, GitSource, Pin
 from tests.unit.toy_repository import HEADER, Repository, output, toy_repository
 
 

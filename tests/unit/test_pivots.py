@@ -123,7 +123,8 @@ def test_a_listed_arm_takes_the_place_of_an_excluded_one(tmp_path: Path) -> None
         (
             "levels: {mode: none, lazy",
             "levels: {mode: none, lasy",
-            "12: arms.include.0.levels.lasy: unknown factor of the matrix 'lasy'; did you mean lazy?",
+            "12: arms.include.0.levels.lasy: unknown factor of the matrix 'lasy'; "
+            "did you mean lazy?",
         ),
     ],
 )
@@ -246,7 +247,6 @@ def test_an_edited_pivot_changes_what_is_shown_and_nothing_that_is_measured(
     after = plan(tmp_path, OLD.replace("prompt_tps", "peak_rss_bytes"))
     assert before.presentation() != after.presentation()
     assert before.block("m", "bench", 1) == after.block("m", "bench", 1)
-    assert before.until("m", "bench") == after.until("m", "bench")
 
 
 def published(folder: Path, study: Plan, runs: list[Run]) -> str:
@@ -289,7 +289,7 @@ def published(folder: Path, study: Plan, runs: list[Run]) -> str:
 
 
 def test_what_was_measured_is_published_by_levels(tmp_path: Path) -> None:
-    """Of model w nothing was measured; of one arm no run was delivered; a twin stays out."""
+    """Of model w nothing was measured; of one arm no run was delivered."""
     text = STUDY.replace("metrics: prompt_tps", "metrics: [prompt_tps, wall_s]")
     study = plan(tmp_path, text)
     rates = {
@@ -297,7 +297,7 @@ def test_what_was_measured_is_published_by_levels(tmp_path: Path) -> None:
         "new-mode-none-lazy-off": 200.0,
         "new-mode-mmap-lazy-on": 300.0,
         "new-mode-mmap-lazy-off": None,
-        study.arms[-1].name: 900.0,
+        "apart": 900.0,  # of the other build
     }
     runs = [
         fabricated_run(
@@ -330,7 +330,8 @@ def test_what_was_measured_is_published_by_levels(tmp_path: Path) -> None:
         ["w", "none", "n/a", "n/a"],
         ["w", "mmap", "n/a", "n/a"],
     ]
-    assert wall[2][2].startswith("2.0") and wall[3][3] == "not delivered"
+    assert wall[2][2].startswith("2.0")
+    assert wall[3][3] == "not delivered"
     assert "900" not in part
     # The same words and figures as in the main table, which has no column of times.
     for cell in ("102.0 (101.0–103.0)", "302.0 (301.0–303.0)", "not delivered"):

@@ -20,7 +20,7 @@ from coldbench.sources.ranges import FIRST_BYTES, MOST_BYTES
 from coldbench.sources.standin import size_of, write_standin
 from coldbench.sources.standin.blocks import row_bytes
 from coldbench.sources.survey import Survey, Surveyed, survey
-from coldbench.study.schema import StandIn
+from coldbench.study.models import StandIn
 from tests.hub.server import HubServer
 from tests.unit.gguf_files import DATA, gguf, key, number, text
 

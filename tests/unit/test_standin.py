@@ -14,7 +14,7 @@ from coldbench.sources.standin import size_of, write_standin
 from coldbench.sources.standin.blocks import CHUNK_BYTES, TYPES, random_data, row_bytes
 from coldbench.sources.standin.qwen4exp import TABLE_HEADS, head_sizes
 from coldbench.sources.standin.vocabulary import MAXIMUM, RESERVED, tokens
-from coldbench.study.schema import StandIn
+from coldbench.study.models import StandIn
 
 GEMMA4: dict[str, Any] = {"architecture": "gemma4", "body": "12MiB", "table": {"rows": 1024}}
 QWEN4EXP: dict[str, Any] = {"architecture": "qwen4exp", "body": "32MiB", "table": {"rows": 4096}}

@@ -9,7 +9,7 @@ import pytest
 
 from coldbench.sources.builds import prepare_build
 from coldbench.sources.stated import labelled
-from coldbench.study.schema import BinariesSource, Build, GitRepository, GitSource
+from coldbench.study.builds import BinariesSource, Build, GitRepository, GitSource
 from tests.unit.toy_repository import Repository, toy_repository
 
 MAIN = """\

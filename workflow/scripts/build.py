@@ -4,8 +4,8 @@ from coldbench.common.files import write_json
 from coldbench.common.folders import cache_folder
 from coldbench.common.job import job
 from coldbench.sources.builds import prepare_build
+from coldbench.study.builds import Build
 from coldbench.study.lock import Pins
-from coldbench.study.schema import Build
 
 with job(snakemake.log[0]):
     spec = Build.model_validate_json(snakemake.params.spec)

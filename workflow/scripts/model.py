@@ -5,7 +5,7 @@ from coldbench.common.folders import cache_folder
 from coldbench.common.job import job
 from coldbench.sources.models import prepare_model
 from coldbench.study.lock import Pins
-from coldbench.study.schema import Model
+from coldbench.study.models import Model
 
 with job(snakemake.log[0]):
     spec = Model.model_validate_json(snakemake.params.spec)

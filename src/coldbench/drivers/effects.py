@@ -147,6 +147,7 @@ def _lazy(asked: Requested, traces: Traces) -> Iterator[Check]:
                 locked < limit,
                 f"less than {_size(limit)} locked: all but the table",
                 _size(locked),
+                "lazy",
             )
 
 

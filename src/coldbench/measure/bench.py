@@ -179,7 +179,7 @@ class Bench:
             host=self.host,
             status="refused",
             reason=refused or "",
-            notes=[*self.builds[planned.build].get("notes", ()), *notes],
+            notes=[*self.builds[planned.build].get("notes", ()), *notes, *_device(driven)],
             table_total_bytes=(self.model["table"] or {}).get("bytes"),
         )
         if refused:
@@ -347,6 +347,12 @@ class Bench:
             if table is None
             else resident_bytes(Path(table["file"]), table["offset"], table["bytes"]),
         )
+
+
+def _device(driven: Workload) -> list[str]:
+    if getattr(driven, "rpc", None) is None:
+        return []
+    return ["the device is llama.cpp's RPC server on this machine: placement, not a GPU's speed"]
 
 
 def _memlock_limit() -> int | None:

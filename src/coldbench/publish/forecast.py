@@ -7,21 +7,17 @@ from tabulate import tabulate
 from coldbench.analysis.stats import CLEAR, ENOUGH, FEWEST, blocks_for
 from coldbench.sources.standin import size_of
 from coldbench.sources.url import plain_address
+from coldbench.study.builds import BinariesSource, Build, FolderSource, GitSource, SdistSource
 from coldbench.study.lock import read_lock
-from coldbench.study.plan import Plan
-from coldbench.study.schema import (
-    BinariesSource,
-    Build,
-    FolderSource,
-    GitSource,
+from coldbench.study.models import (
     HubSource,
     Model,
     PathSource,
     PypiFileSource,
-    SdistSource,
     StandInSource,
     UrlSource,
 )
+from coldbench.study.plan import Plan
 from coldbench.study.specs import Arm
 
 # Rough figures of a two-core machine; they serve the estimates alone.

@@ -13,7 +13,7 @@ from coldbench.common.folders import expanded, need_space
 from coldbench.common.hashing import file_sha256, folder_key
 from coldbench.common.locks import machine
 from coldbench.sources.built import FORMAT, describe_files, present, publishing
-from coldbench.study.schema import BinariesSource
+from coldbench.study.builds import BinariesSource
 
 
 def ready_build(name: str, source: BinariesSource, cache: Path) -> dict[str, Any]:

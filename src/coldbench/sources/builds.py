@@ -38,14 +38,8 @@ from coldbench.sources.pins import Stack, locked, stack
 from coldbench.sources.pypi import download_sdist
 from coldbench.sources.stated import labelled
 from coldbench.sources.tree import Patch, Tree
+from coldbench.study.builds import BinariesSource, Build, FolderSource, GitSource, SdistSource
 from coldbench.study.lock import Pins as LockEntry
-from coldbench.study.schema import (
-    BinariesSource,
-    Build,
-    FolderSource,
-    GitSource,
-    SdistSource,
-)
 
 __all__ = ["check_build", "prepare_build"]
 

@@ -36,7 +36,7 @@ from coldbench.sources.hashes import remember_hash
 from coldbench.sources.hub_faults import telling
 from coldbench.study.gitnames import FULL_COMMIT
 from coldbench.study.lock import LockedFile, LockedModel, Pins
-from coldbench.study.schema import HubFiles
+from coldbench.study.models import HubFiles
 from coldbench.study.words import suggest
 
 log = logging.getLogger(__name__)

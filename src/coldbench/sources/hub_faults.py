@@ -20,7 +20,7 @@ from huggingface_hub.errors import (
 )
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.study.schema import HubFiles
+from coldbench.study.models import HubFiles
 
 _NONSENSE = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 """What the library makes of an answer that is none of a hub."""

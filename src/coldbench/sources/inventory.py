@@ -15,8 +15,7 @@ from coldbench.sources.sbs import read_sbs
 from coldbench.sources.standin import size_of
 from coldbench.sources.url import url_part, url_path
 from coldbench.study.lock import LockedModel, Pins
-from coldbench.study.plan import Plan
-from coldbench.study.schema import (
+from coldbench.study.models import (
     HubFiles,
     HubSource,
     Model,
@@ -25,6 +24,7 @@ from coldbench.study.schema import (
     StandInSource,
     UrlSource,
 )
+from coldbench.study.plan import Plan
 
 State = Literal["verified", "present", "missing", "wrong"]
 

@@ -24,7 +24,7 @@ from coldbench.sources.sbs import read_sbs
 from coldbench.sources.standin import WRITER_VERSION, size_of, write_standin
 from coldbench.sources.url import url_model
 from coldbench.study.lock import LockedModel, Pins
-from coldbench.study.schema import (
+from coldbench.study.models import (
     HubSource,
     Model,
     PathSource,

@@ -13,10 +13,10 @@ from typing import Any
 from coldbench.common.errors import ColdbenchError
 from coldbench.sources.git import Store, head_name, location, resolve, store, store_with
 from coldbench.sources.submodules import Content, content
+from coldbench.study.builds import Build, GitRepository, GitSource, Pin
 from coldbench.study.gitnames import FULL_COMMIT
 from coldbench.study.lock import LockedBuild
 from coldbench.study.lock import Pins as LockEntry
-from coldbench.study.schema import Build, GitRepository, GitSource, Pin
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from coldbench.sources.header import Header, StringArrays, parse_header
 from coldbench.sources.hub import listing
 from coldbench.sources.hub_faults import telling
 from coldbench.sources.ranges import RemoteFile
-from coldbench.study.schema import HubFiles
+from coldbench.study.models import HubFiles
 
 CONNECTIONS = 8
 

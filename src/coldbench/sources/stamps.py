@@ -9,17 +9,10 @@ from pathlib import Path
 from coldbench.common.folders import expanded
 from coldbench.common.hashing import data_sha256, file_sha256
 from coldbench.sources.hashes import kept_facts
+from coldbench.study.builds import BinariesSource, Build, FolderSource, GitSource
 from coldbench.study.gitnames import FULL_COMMIT
 from coldbench.study.lock import LockedBuild, LockedModel, Pins
-from coldbench.study.schema import (
-    BinariesSource,
-    Build,
-    FolderSource,
-    GitSource,
-    HubSource,
-    Model,
-    PathSource,
-)
+from coldbench.study.models import HubSource, Model, PathSource
 
 MISSING = "missing"
 

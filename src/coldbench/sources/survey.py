@@ -13,7 +13,7 @@ from coldbench.common.errors import ColdbenchError
 from coldbench.common.folders import expanded
 from coldbench.sources.header import ModelMap, first_shard, read_model, read_model_at
 from coldbench.sources.remote_header import CONNECTIONS, Repository, Traffic
-from coldbench.study.schema import HubFiles
+from coldbench.study.models import HubFiles
 
 
 @dataclass(frozen=True)

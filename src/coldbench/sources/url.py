@@ -10,7 +10,7 @@ from coldbench.common.hashing import folder_key
 from coldbench.common.locks import machine
 from coldbench.sources.download import Wanted, download, one_at_a_time
 from coldbench.sources.hashes import hash_of, remember_hash
-from coldbench.study.schema import UrlSource
+from coldbench.study.models import UrlSource
 
 _UNNAMED = "model.gguf"
 _NAME_BYTES = 180

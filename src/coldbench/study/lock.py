@@ -22,11 +22,12 @@ from ruamel.yaml import YAML
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.files import replacing
+from coldbench.study.builds import GitRepository
 from coldbench.study.gitnames import FULL_COMMIT, FullCommit
+from coldbench.study.models import HubFiles
 from coldbench.study.packages import installed, version
 from coldbench.study.reading import read_strictly
 from coldbench.study.scalars import Commit, Name, RepositoryPath, Sha256
-from coldbench.study.schema import GitRepository, HubFiles
 from coldbench.study.section import Section
 
 log = logging.getLogger(__name__)

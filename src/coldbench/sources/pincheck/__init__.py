@@ -9,9 +9,9 @@ from coldbench.sources.git import location, resolve, store
 from coldbench.sources.pincheck import lines, merges
 from coldbench.sources.pincheck.case import KINDS, Case, Checked, Finding, Preflight
 from coldbench.sources.pins import locked
+from coldbench.study.builds import Build, GitSource, Pin
 from coldbench.study.lock import Pins as LockEntry
 from coldbench.study.plan import Plan
-from coldbench.study.schema import Build, GitSource, Pin
 
 __all__ = ["KINDS", "Checked", "Finding", "Preflight", "check_pins", "check_study_pins"]
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from coldbench.sources.git import Store, location
 from coldbench.sources.pins import label
-from coldbench.study.schema import Pin
+from coldbench.study.builds import Pin
 
 Kind = Literal[
     "conflict", "contained", "diverged", "moved", "orphaned", "unavailable", "does not compile"

@@ -5,8 +5,8 @@ from coldbench.common.hashing import folder_key
 from coldbench.sources.git import head_name, remote_refs
 from coldbench.sources.pincheck.case import Case, Kind
 from coldbench.sources.pins import heads
+from coldbench.study.builds import Pin
 from coldbench.study.gitnames import FULL_COMMIT
-from coldbench.study.schema import Pin
 
 
 def repositories(case: Case) -> None:

@@ -8,7 +8,7 @@ from gguf.constants import GGUFValueType
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.sources.standin.blocks import row_bytes
-from coldbench.study.schema import Table
+from coldbench.study.models import Table
 
 BODY_TYPE = "Q8_0"
 """The type of the body's matrices: its kernels are quick on every CPU."""

@@ -8,7 +8,7 @@ from coldbench.sources.header import TABLE_TENSOR
 from coldbench.sources.standin.blocks import check_type
 from coldbench.sources.standin.design import CONTEXT_TOKENS, NORM_EPSILON, Design, fitted, unit
 from coldbench.sources.standin.vocabulary import RESERVED, check_size
-from coldbench.study.schema import StandIn, Table
+from coldbench.study.models import StandIn, Table
 
 LAYERS = 8
 PER_LAYER = 1024

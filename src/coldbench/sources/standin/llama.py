@@ -2,7 +2,7 @@
 
 from coldbench.sources.standin.design import CONTEXT_TOKENS, NORM_EPSILON, Design, fitted, unit
 from coldbench.sources.standin.vocabulary import RESERVED
-from coldbench.study.schema import StandIn
+from coldbench.study.models import StandIn
 
 VOCABULARY = 8192
 LAYERS = 8

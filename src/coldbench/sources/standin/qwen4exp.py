@@ -15,7 +15,7 @@ from coldbench.sources.header import TABLE_TENSOR
 from coldbench.sources.standin.blocks import block_values, check_type
 from coldbench.sources.standin.design import CONTEXT_TOKENS, NORM_EPSILON, Design, fitted, unit
 from coldbench.sources.standin.vocabulary import END_OF_TEXT, RESERVED
-from coldbench.study.schema import StandIn
+from coldbench.study.models import StandIn
 
 VOCABULARY = 4096
 LAYERS = 4

@@ -15,7 +15,7 @@ from coldbench.sources.standin import gemma4, llama, qwen4exp
 from coldbench.sources.standin.blocks import constant_data, random_data
 from coldbench.sources.standin.design import Constant, Design, Hole, Random, TensorPlan
 from coldbench.sources.standin.vocabulary import add_tokenizer
-from coldbench.study.schema import StandIn
+from coldbench.study.models import StandIn
 
 WRITER_VERSION = 1
 """Part of a stand-in's cache key: raised when the same spec gives other bytes."""

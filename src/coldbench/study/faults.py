@@ -1,0 +1,29 @@
+"""Faults of a study that is well-formed: told with file, line, key and the nearest known name."""
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+from coldbench.common.errors import ColdbenchError
+from coldbench.study.reading import line_of
+from coldbench.study.words import Place
+
+
+class Faults:
+    """Tells of faults in the study file at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def fail(self, place: Place, message: str) -> ColdbenchError:
+        """Return an error that names the file, the line of `place` and its key."""
+        key = ".".join(str(part) for part in place)
+        return ColdbenchError(f"{self._path}:{line_of(self._path, place)}: {key}: {message}")
+
+    def known(self, place: Place, kind: str, name: str, known: Iterable[str]) -> None:
+        """Raise ColdbenchError, with the nearest name, where `name` is none of the known ones."""
+        names = list(known)
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(names) or 'none'}"
+            raise self.fail(place, f"unknown {kind} {name!r}; {hint}")
