@@ -1,11 +1,13 @@
 """Host settings of an arm, on this machine's own files: in force for a run, and put back."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from coldbench.common.errors import ColdbenchError
 from coldbench.common.locks import machine_lock_path
 from coldbench.measure import settings
 from coldbench.measure.host import host_facts, read_ahead_file
-from coldbench.measure.settings import in_force, put_back_left_over
+from coldbench.measure.settings import NotPutBackError, in_force, put_back_left_over
 from coldbench.study.plan import Plan
 from coldbench.study.settings import open_study
 from coldbench.study.treatment import Host
@@ -31,11 +33,16 @@ def ahead() -> int:
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A lock file of the test's own, and the machine's value put back whatever happens."""
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock file of the test's own."""
+    monkeypatch.setenv("COLDBENCH_LOCK", str(tmp_path / "lock"))
+
+
+@pytest.fixture
+def machine() -> Iterator[int]:
+    """The machine's value, put back whatever happens."""
     if AHEAD is None or not os.access(AHEAD, os.W_OK):
         pytest.skip("this user may not set this machine's read_ahead_kb")
-    monkeypatch.setenv("COLDBENCH_LOCK", str(tmp_path / "lock"))
     before = ahead()
     yield before
     AHEAD.write_text(str(before))
@@ -80,6 +87,17 @@ def test_what_another_changes_meanwhile_is_told(machine: int) -> None:
     assert ahead() == machine
 
 
+def children(pid: int) -> list[int]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and f"PPid:\t{pid}\n" in (folder / "status").read_text():
+                found.append(int(folder.name))
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # ended meanwhile
+    return found
+
+
 def killed_inside(*, guard_too: bool) -> None:
     """Kill a process that has the setting in force, as the kernel's SIGKILL does."""
     script = textwrap.dedent(f"""
@@ -95,11 +113,7 @@ def killed_inside(*, guard_too: bool) -> None:
     assert child.stdout is not None
     assert child.stdout.readline() == "in force\n"
     assert ahead() == 64
-    guards = [
-        int(folder.name)
-        for folder in Path("/proc").iterdir()
-        if folder.name.isdigit() and f"PPid:\t{child.pid}\n" in (folder / "status").read_text()
-    ]
+    guards = children(child.pid)
     assert len(guards) == 1
     for kind in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(guards[0], kind)  # as a closing terminal or a batch system sends
@@ -111,7 +125,7 @@ def killed_inside(*, guard_too: bool) -> None:
 
 def test_it_is_put_back_when_the_job_is_killed(machine: int) -> None:
     killed_inside(guard_too=False)
-    until = time.monotonic() + 10
+    until = time.monotonic() + 2
     while journal().exists() and time.monotonic() < until:
         time.sleep(0.02)
     assert ahead() == machine
@@ -131,6 +145,92 @@ def test_the_next_job_puts_back_what_a_killed_guard_left(
     put_back_left_over()
 
 
+def test_the_job_puts_back_by_itself_when_only_the_guard_is_killed(machine: int) -> None:
+    others = children(os.getpid())
+    with in_force(MINE, Path(__file__)):
+        (guard,) = set(children(os.getpid())) - {*others}
+        os.kill(guard, signal.SIGKILL)
+        assert ahead() == 64
+    assert ahead() == machine
+    assert not journal().exists()
+
+
+def boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def test_the_next_job_waits_for_a_guard_that_is_still_at_work(machine: int) -> None:
+    assert AHEAD is not None
+    journal().write_text(json.dumps({"boot": boot(), "files": {str(AHEAD.resolve()): "32"}}))
+    guard = os.open(journal(), os.O_RDWR)
+    fcntl.flock(guard, fcntl.LOCK_EX)
+
+    def done() -> None:
+        journal().unlink()
+        os.close(guard)
+
+    timer = threading.Timer(0.5, done)
+    timer.start()
+    put_back_left_over()
+    timer.join()
+    assert ahead() == machine  # what the guard had put back was left alone
+
+
+def test_a_live_guard_has_its_journal_locked(machine: int) -> None:
+    with (
+        in_force(MINE, Path(__file__)),
+        journal().open() as stream,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert ahead() == machine
+
+
+def test_a_journal_of_another_user_is_neither_believed_nor_written_over(machine: int) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    assert AHEAD is not None
+    text = json.dumps({"boot": boot(), "files": {str(AHEAD.resolve()): "32"}})
+    journal().write_text(text)
+    os.chown(journal(), 65534, 65534)
+    put_back_left_over()
+    assert ahead() == machine
+    with (
+        pytest.raises(ColdbenchError, match=r"lock\.settings\.json: another user's run was killed"),
+        in_force(MINE, Path(__file__)),
+    ):
+        pass
+    assert ahead() == machine
+    assert journal().read_text() == text
+
+
+def test_what_cannot_be_put_back_stops_and_stays_in_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = tmp_path / "enabled"
+    setting.write_text("madvise")
+    monkeypatch.setattr(settings, "HUGE_PAGES", setting)
+
+    def spoilt() -> None:
+        with in_force(Host(transparent_hugepage="never"), Path(__file__)):
+            assert setting.read_text() == "never"
+            setting.unlink()
+            setting.mkdir()  # not even root can write it
+
+    with pytest.raises(NotPutBackError, match=r"enabled: could not be put back to madvise"):
+        spoilt()
+    assert json.loads(journal().read_text())["files"] == {str(setting): "madvise"}
+
+
+def test_a_value_that_the_kernel_rounds_is_refused(machine: int) -> None:
+    with (
+        pytest.raises(ColdbenchError, match=r"made 128 of 130; ask for 128"),
+        in_force(Host(read_ahead_kb=130), Path(__file__)),
+    ):
+        pass
+    assert ahead() == machine
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{", '{"boot": 1}', '{"files": {"/sys/kernel/mm/other": "1"}}'],
@@ -146,8 +246,7 @@ def test_a_journal_may_name_no_file_but_ours(tmp_path: Path) -> None:
     victim = tmp_path / "read_ahead_kb"
     victim.write_text("7")
     for path in (victim, f"/sys/devices/../..{victim}"):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        journal().write_text(json.dumps({"boot": boot, "files": {str(path): "8"}}))
+        journal().write_text(json.dumps({"boot": boot(), "files": {str(path): "8"}}))
         put_back_left_over()
         assert victim.read_text() == "7"
 
@@ -164,8 +263,6 @@ def test_of_an_earlier_boot_nothing_is_put_back(machine: int) -> None:
 def test_what_cannot_be_set_is_refused_with_the_mend(
     machine: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    locked = tmp_path / "locked"
-    locked.write_text("always [madvise] never\n")
     monkeypatch.setattr(settings, "HUGE_PAGES", Path("/proc/version"))
     asked = Host(read_ahead_kb=64, transparent_hugepage="never")
     with (
@@ -210,9 +307,15 @@ def test_levels_add_up_and_are_treatments(tmp_path: Path) -> None:
     assert arms["4096"] == {"read_ahead_kb": 4096, "transparent_hugepage": "never"}
 
 
+PERMISSION = (
+    r"study\.yaml: sets transparent_hugepage never, read_ahead_kb 0, read_ahead_kb 4096 on this "
+    r"machine while own, 0, 4096, own-again run.*set_host=true"
+)
+
+
 def test_a_study_needs_permission(tmp_path: Path) -> None:
     path = str(study(tmp_path))
-    with pytest.raises(ColdbenchError, match=r"own, 0, 4096, own-again run.*set_host=true"):
+    with pytest.raises(ColdbenchError, match=PERMISSION):
         open_study({"study": path}, tmp_path)
     assert open_study({"study": path, "set_host": "true"}, tmp_path)[1].arms
 

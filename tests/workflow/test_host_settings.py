@@ -1,6 +1,8 @@
 """Arms under other host settings than the machine's own, through the whole workflow."""
 
 import os
+import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,8 @@ from coldbench.measure.host import read_ahead_file
 from .conftest import Checkout, program
 
 
-def test_each_arm_runs_under_its_own_settings(checkout: Checkout, toy: dict[str, Any]) -> None:
-    ahead = read_ahead_file(checkout.folder / "toy.gguf")
-    if ahead is None or not os.access(ahead, os.W_OK):
-        pytest.skip("this user may not set this machine's read_ahead_kb")
-    machine = ahead.read_text()
-    # What the engine itself sees there is its figure.
+def study_of(checkout: Checkout, toy: dict[str, Any], ahead: Path) -> dict[str, Any]:
+    """Return a study whose figure is what the engine itself sees in `ahead`."""
     program(checkout.folder / "engine" / "tell", f'#!/bin/sh\necho "ahead: $(cat {ahead})"\n')
     study = toy | {
         "workloads": {
@@ -37,7 +35,20 @@ def test_each_arm_runs_under_its_own_settings(checkout: Checkout, toy: dict[str,
     }
     for key in ("comparisons", "identity"):
         del study[key]
-    name = checkout.study(study)
+    return study
+
+
+def settable(checkout: Checkout) -> Path:
+    ahead = read_ahead_file(checkout.folder / "toy.gguf")
+    if ahead is None or not os.access(ahead, os.W_OK):
+        pytest.skip("this user may not set this machine's read_ahead_kb")
+    return ahead.resolve()
+
+
+def test_each_arm_runs_under_its_own_settings(checkout: Checkout, toy: dict[str, Any]) -> None:
+    ahead = settable(checkout)
+    machine = ahead.read_text()
+    name = checkout.study(study_of(checkout, toy, ahead))
     refused = checkout.run("--config", name, fails=True)
     assert "allow it with --config set_host=true" in refused
     assert "Traceback" not in refused
@@ -57,3 +68,37 @@ def test_each_arm_runs_under_its_own_settings(checkout: Checkout, toy: dict[str,
     text = (checkout.results / "toy" / "matrix.md").read_text()
     assert f"**read_ahead_kb {machine.strip()} (set for some arms: 64, 4096)**" in text
     assert not list(Path(checkout.environment["COLDBENCH_LOCK"]).parent.glob("*.settings.json"))
+
+
+def test_where_sys_is_read_only_the_other_arms_are_measured(
+    checkout: Checkout, toy: dict[str, Any]
+) -> None:
+    ahead = settable(checkout)
+    machine = ahead.read_text()
+    name = checkout.study(study_of(checkout, toy, ahead))
+    file = shlex.quote(str(ahead))
+    locked = f"mount --bind {file} {file} && mount -o remount,bind,ro {file}"
+    # A mount namespace of its own: nobody else sees the file locked.
+    apart = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
+    if subprocess.run([*apart, locked], capture_output=True).returncode:
+        pytest.skip("this user may not mount")
+    command = shlex.join(checkout.command("--config", name, "set_host=true"))
+    done = subprocess.run(
+        [*apart, f"{locked} && exec {command}"],
+        cwd=checkout.folder,
+        env=checkout.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ahead.read_text() == machine
+    seen = {(run["arm"], run["status"]) for run in checkout.records()}
+    assert seen == {
+        *(("own", "ok"), ("own-again", "ok")),
+        *(("kb64", "refused"), ("kb4096", "refused")),
+    }
+    reasons = {run["reason"] for run in checkout.records() if run["arm"] == "kb64"}
+    (reason,) = reasons
+    assert f"{ahead}: cannot be set to 64: Read-only file system" in reason

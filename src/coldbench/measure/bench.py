@@ -32,7 +32,7 @@ from coldbench.measure.launcher import (
 )
 from coldbench.measure.pagecache import resident_bytes
 from coldbench.measure.rpc import rpc_server
-from coldbench.measure.settings import in_force
+from coldbench.measure.settings import NotPutBackError, in_force
 from coldbench.records import PROTOCOL, CacheState, Residency, Run
 from coldbench.study.specs import Arm
 from coldbench.study.workloads import Workload
@@ -186,7 +186,7 @@ class Bench:
             return record
         try:
             return self._measure(record, planned, arm, driven)
-        except LauncherError:
+        except (LauncherError, NotPutBackError):
             raise
         except LauncherKilledError as error:
             return record.model_copy(update={"status": "void", "reason": str(error)})

@@ -6,6 +6,7 @@ journal beside the machine's lock file has them too: should the guard be killed 
 measuring job puts them back.
 """
 
+import fcntl
 import json
 import logging
 import os
@@ -31,11 +32,15 @@ _OURS = re.compile(rf"/sys/devices/[\w./:-]+/read_ahead_kb|{re.escape(str(HUGE_P
 _GUARD = """\
 trap '' INT TERM HUP QUIT
 cat > /dev/null
-journal=$1; shift
-while [ $# -gt 1 ]; do printf %s "$2" > "$1"; shift 2; done
-rm -f -- "$journal"
+journal=$1 failed=; shift
+while [ $# -gt 1 ]; do printf %s "$2" > "$1" || failed=1; shift 2; done
+[ "$failed" ] || rm -f -- "$journal"
 """
-"""Arguments: the journal, then file and value in turn."""
+"""Arguments: the journal, then file and value in turn. A journal that is still needed stays."""
+
+
+class NotPutBackError(ColdbenchError):
+    """The machine is not as it was found: nothing may be measured on it."""
 
 
 class Changed:
@@ -54,7 +59,7 @@ class Changed:
 def in_force(settings: Host, model: Path) -> Iterator[Changed]:
     """Have `settings` in force, on the device of the file `model`, as long as the context lasts.
 
-    Raises ColdbenchError where one cannot be set, or put back.
+    Raises ColdbenchError where one cannot be set, NotPutBackError where it cannot be put back.
     """
     if not settings.given:
         yield Changed({})
@@ -76,41 +81,56 @@ def in_force(settings: Host, model: Path) -> Iterator[Changed]:
 def put_back_left_over() -> None:
     """Put back what a job that was killed together with its guard has left; tell of it.
 
-    For a job that holds the machine. Of an earlier boot nothing is left.
+    For a job that holds the machine. Of an earlier boot nothing is left. Another user's journal is
+    not believed, and stays. Raises NotPutBackError.
     """
     journal = _journal()
     try:
-        if journal.is_symlink() or journal.stat().st_uid != os.geteuid():
-            return
-        noted = json.loads(journal.read_text(encoding="utf-8"))
-        files = {str(path): str(value) for path, value in noted["files"].items()}
-    except FileNotFoundError:
+        descriptor = os.open(journal, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:  # there is none, or it is another user's, or a link
         return
-    except (OSError, ValueError, LookupError, AttributeError, TypeError):
-        files, noted = {}, {}
+    with open(descriptor, encoding="utf-8") as stream:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            return
+        # A guard that is still at work has it locked; it would undo what this job sets.
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if not os.path.lexists(journal):
+            return
+        try:
+            noted = json.load(stream)
+            files = {str(path): str(value) for path, value in noted["files"].items()}
+        except (OSError, ValueError, LookupError, AttributeError, TypeError):
+            files, noted = {}, {}
     if noted.get("boot") == _boot():
         for path, value in files.items():
-            if _OURS.fullmatch(path) and ".." not in path and _value(Path(path)) != value:
+            if _OURS.fullmatch(path) and ".." not in path and _put_back(Path(path), value):
                 log.warning(
                     "%s: set back to %s, as it was before a run that was killed", path, value
                 )
-                _set(Path(path), value)
     journal.unlink(missing_ok=True)
 
 
 @contextmanager
 def _restored(before: dict[Path, str]) -> Iterator[None]:
     journal = _journal()
+    if os.path.lexists(journal):  # never written over: it has the values of before
+        raise ColdbenchError(
+            f"{journal}: another user's run was killed and left settings of this machine changed; "
+            "have that user measure again, or see to them and delete the file"
+        )
     write_json(journal, {"boot": _boot(), "files": {str(p): value for p, value in before.items()}})
     words = [word for path, value in before.items() for word in (str(path), value)]
-    guard = subprocess.Popen(
-        ["/bin/sh", "-c", _GUARD, "coldbench-guard", str(journal), *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        start_new_session=True,
-    )
+    with journal.open("r+b") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)  # until the guard ends: it inherits the lock
+        guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "coldbench-guard", str(journal), *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+            pass_fds=[locked.fileno()],
+        )
     assert guard.stdin is not None
     try:
         yield
@@ -118,10 +138,8 @@ def _restored(before: dict[Path, str]) -> Iterator[None]:
         guard.stdin.close()
         guard.wait()
         for path, value in before.items():
-            if (left := _value(path)) != value:
-                raise ColdbenchError(
-                    f"{path}: could not be put back to {value}, is {left}; write it there yourself"
-                )
+            _put_back(path, value)  # again, should the guard have been killed
+        journal.unlink(missing_ok=True)
 
 
 def _file(key: str, model: Path) -> Path:
@@ -150,6 +168,20 @@ def _set(path: Path, value: str) -> None:
         ) from error
     if (seen := _value(path)) != value:
         raise ColdbenchError(f"host: {path}: the kernel made {seen} of {value}; ask for {seen}")
+
+
+def _put_back(path: Path, value: str) -> bool:
+    """Return whether it had to be; of a device that is gone nothing is left."""
+    try:
+        if not path.exists() or _value(path) == value:
+            return False
+        _set(path, value)
+        return True
+    except ColdbenchError as error:
+        raise NotPutBackError(
+            f"{path}: could not be put back to {value}, as it was before a run; "
+            f"write it there yourself, then run the same command again ({error})"
+        ) from error
 
 
 def _journal() -> Path:

@@ -53,11 +53,13 @@ def open_study(config: Mapping[str, Any], root: str | os.PathLike[str]) -> tuple
     _usable("--config results", results)
     _usable(str(path), path.stem)
     plan = Plan(path)
-    changing = [arm.name for arm in plan.arms if arm.host.given]
+    changing = [arm for arm in plan.arms if arm.host.given]
     if changing and not settings.set_host:
+        changed = dict.fromkeys(f"{k} {v}" for arm in changing for k, v in arm.host.given.items())
         raise ColdbenchError(
-            f"{path}: changes settings of this machine while {', '.join(changing)} run, and puts "
-            "them back; allow it with --config set_host=true"
+            f"{path}: sets {', '.join(changed)} on this machine while "
+            f"{', '.join(arm.name for arm in changing)} run, and puts back what was there; "
+            "allow it with --config set_host=true"
         )
     return settings.model_copy(update={"results": results}), plan
 
