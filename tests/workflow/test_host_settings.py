@@ -92,7 +92,10 @@ def test_where_sys_is_read_only_the_other_arms_are_measured(
         text=True,
         timeout=240,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    # All is measured and published that could be; then the workflow tells of what is missing.
+    assert done.returncode == 1
+    assert "2 cells incomplete" in done.stdout + done.stderr
+    assert (checkout.results / "toy" / "matrix.md").exists()
     assert ahead.read_text() == machine
     seen = {(run["arm"], run["status"]) for run in checkout.records()}
     assert seen == {
