@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pins = commands.add_parser("pins", help="tell all that is wrong with pins; exit 1 if any is")
     pins.add_argument("study", help="a study's name in config/studies, or its path")
     pins.add_argument("--build", action="store_true", help="also compile what merges")
-    differ = commands.add_parser("diff", help="tell how two studies' provenances differ; exit 1 if")
+    differ = commands.add_parser("diff", help="tell how two provenances differ; exit 1 if they do")
     differ.add_argument("first", metavar="A", help="a results folder, or its provenance.json")
     differ.add_argument("second", metavar="B", help="another one")
     _add_trace(commands.add_parser("trace", help="report how a token stream uses a table's pages"))

@@ -341,7 +341,7 @@ def test_no_byte_is_fetched_or_hashed_beside_a_measurement(
     with machine(alone=True, purpose="a measurement"):
         fetching.start()
         deadline = time.monotonic() + 60
-        while "waiting for another coldbench job" not in caplog.text:
+        while "waiting for a measurement (process" not in caplog.text:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert server.bodies() == []

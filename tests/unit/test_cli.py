@@ -61,6 +61,7 @@ comparisons: {faster: {treatment: b, control: a, states: cold, margin: MARGIN}}
 )
 def test_plan_warns_of_what_its_blocks_cannot_show(
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     blocks: str,
     margin: str,
@@ -68,6 +69,9 @@ def test_plan_warns_of_what_its_blocks_cannot_show(
 ) -> None:
     study = tmp_path / "s.yaml"
     study.write_text(STUDY.replace("BLOCKS", blocks).replace("MARGIN", margin))
+    (tmp_path / "toy.gguf").touch()
+    (tmp_path / "bin").mkdir()
+    monkeypatch.chdir(tmp_path)
     main(["plan", str(study)])
     lines = capsys.readouterr().out.splitlines()
     found = [line for line in lines if line.startswith("warning: ")]
@@ -76,6 +80,58 @@ def test_plan_warns_of_what_its_blocks_cannot_show(
         assert line.startswith("warning: cold, faster: ")
         assert words in line
     assert any(line.endswith("the same as a (A/A pair)") for line in lines)
+
+
+def plan(
+    text: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Return what `coldbench plan` says: the rows by their first word, and the warnings."""
+    study = folder / "s.yaml"
+    study.write_text(text)
+    main(["plan", str(study)])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line]
+    warned = [line for line in lines if line.startswith("warning: ")]
+    return {line.split()[0]: line for line in lines if line not in warned}, warned
+
+
+def test_plan_tells_what_is_not_there_and_what_it_cannot_know(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = STUDY.replace("BLOCKS", "{cold: 8}").replace("MARGIN", "3%")
+    rows, warned = plan(text, tmp_path, capsys)
+    assert warned == [
+        "warning: models.toy: there is no toy.gguf",
+        "warning: builds.new: there is no bin",
+    ]
+    assert "at least 0.0 GiB" in rows["disk"]
+    assert rows["disk"].endswith("without toy, of unknown size")
+    assert "at least" in rows["time"]
+    rows, warned = plan(
+        text.replace("args: [-t, 1]", "host: {read_ahead_kb: 64}"), tmp_path, capsys
+    )
+    assert "warning: b: change host settings; run with --config set_host=true" in warned
+
+
+def test_plan_counts_what_files_take_and_how_long_tokens_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    standin = (
+        "{source: {standin: {architecture: qwen4exp, body: 32MiB, "
+        "table: {rows: 63161284, sparse: true}}}}"
+    )
+    text = STUDY.replace("BLOCKS", "{cold: 8}").replace("MARGIN", "3%")
+    text = text.replace("{source: {path: toy.gguf}}", standin)
+    short, _ = plan(text, tmp_path, capsys)
+    assert short["disk"].split()[1:3] == ["0.0", "GiB"]
+    longer, _ = plan(
+        text.replace("driver: llama-bench", "driver: llama-bench, args: [-n, 60000]"),
+        tmp_path,
+        capsys,
+    )
+    # 24 runs of 600 s of tokens at 100 tokens/s
+    minutes = [int(rows["time"].split()[1]) for rows in (short, longer)]
+    assert 235 <= minutes[1] - minutes[0] <= 245
 
 
 def test_inspect_prints_the_header_map(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,16 +1,18 @@
 """Measuring has the machine alone; builds share it; a killed holder holds nothing."""
 
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.common.locks import keep_alone, machine
+from coldbench.common.locks import keep_alone, machine, machine_lock_path
 
 HOLD = """
 import sys, time
@@ -86,3 +88,22 @@ def test_results_of_another_user_are_refused_though_their_lock_is_everybodys(
         finally:
             os._exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_who_waits_says_for_whom(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    def later() -> None:
+        with machine(alone=False, purpose="a build"):
+            pass
+
+    with machine(alone=True, purpose="toy: block-001"):
+        waiting = threading.Thread(target=later)
+        waiting.start()
+        until = time.monotonic() + 30
+        while "a build: waiting for" not in caplog.text:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    waiting.join(30)
+    assert f"a build: waiting for toy: block-001 (process {os.getpid()}) on this" in caplog.text
+    assert machine_lock_path().read_text() == ""

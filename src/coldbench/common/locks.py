@@ -54,11 +54,28 @@ def machine(*, alone: bool, purpose: str) -> Iterator[None]:
             except BlockingIOError:
                 if not waiting:
                     waiting = True
-                    log.info("%s: waiting for another coldbench job on this machine", purpose)
+                    log.info("%s: waiting for %s on this machine", purpose, _holder(descriptor))
                 time.sleep(POLL_S)
+        if alone:
+            _tell(descriptor, f"{os.getpid()} {purpose}")
         yield
+        if alone:
+            _tell(descriptor, "")
     finally:
         os.close(descriptor)
+
+
+def _tell(descriptor: int, text: str) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text.encode(errors="replace")[:500], 0)
+
+
+def _holder(descriptor: int) -> str:
+    """Return who measures, as far as the lock file tells: a job that was killed tells no more."""
+    pid, _, purpose = os.pread(descriptor, 500, 0).decode(errors="replace").partition(" ")
+    if purpose and pid.isdecimal() and Path("/proc", pid).exists():
+        return f"{' '.join(purpose.split())} (process {pid})"
+    return "another coldbench job"
 
 
 def keep_alone(folder: Path) -> None:

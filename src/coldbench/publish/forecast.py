@@ -1,10 +1,13 @@
 """What a study will run, and about what it costs: the output of `coldbench plan`."""
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 from tabulate import tabulate
 
 from coldbench.analysis.stats import CLEAR, ENOUGH, FEWEST, blocks_for
+from coldbench.common.folders import expanded
 from coldbench.sources.standin import size_of
 from coldbench.sources.url import plain_address
 from coldbench.study.builds import BinariesSource, Build, FolderSource, GitSource, SdistSource
@@ -14,22 +17,29 @@ from coldbench.study.models import (
     Model,
     PathSource,
     PypiFileSource,
+    StandIn,
     StandInSource,
+    Table,
     UrlSource,
 )
 from coldbench.study.plan import Plan
 from coldbench.study.specs import Arm
+from coldbench.study.workloads import Workload
 
 # Rough figures of a two-core machine; they serve the estimates alone.
 READ_BYTES_PER_S = 1e9
 RUN_S = 2.0
+TOKEN_S = 0.01
 FIRST_BUILD_S = 420.0
+KERNELS_BUILD_S = 10.0
 NEXT_BUILD_S = 30.0
 NOISE = 0.02
 """The standard deviation of a run that the warnings assume, relative."""
 
 TREE_BYTES = 2 * 2**30
 PROGRAMS_BYTES = 64 * 2**20
+FEW_ROWS = 1024
+"""Of which every table may be: what a sparse one takes."""
 
 
 def forecast(plan: Plan) -> str:
@@ -50,18 +60,23 @@ def forecast(plan: Plan) -> str:
         for name, model in plan.models.items()
     }
     compiled = [b for b in plan.builds.values() if not isinstance(b.source, BinariesSource)]
-    trees = len({(str(build.source), str(build.cmake)) for build in compiled})
+    engines = [build for build in compiled if not isinstance(build.source, FolderSource)]
+    trees = len({(str(build.source), str(build.cmake)) for build in engines})
+    unknown = [name for name, size in sizes.items() if size is None]
     made = [
-        size or 0
-        for name, size in sizes.items()
-        if not isinstance(plan.models[name].source, PathSource)
+        _allocated(model, sizes[name] or 0)
+        for name, model in plan.models.items()
+        if not isinstance(model.source, PathSource)
     ]
-    disk = sum(made) + TREE_BYTES * trees + PROGRAMS_BYTES * len(compiled)
-    building = FIRST_BUILD_S * trees + NEXT_BUILD_S * (len(compiled) - trees)
+    disk = sum(made) + TREE_BYTES * trees + PROGRAMS_BYTES * len(engines)
+    building = FIRST_BUILD_S * trees + NEXT_BUILD_S * (len(engines) - trees)
+    building += KERNELS_BUILD_S * (len(compiled) - len(engines))
     reading = sum(size or 0 for size in sizes.values()) / len(sizes) / READ_BYTES_PER_S
-    measuring = (cold + 2 * warm) * (RUN_S + reading) + identity * RUN_S
+    running = RUN_S + sum(map(_generating_s, plan.workloads.values())) / len(plan.workloads)
+    measuring = (cold + 2 * warm) * (running + reading) + identity * RUN_S
+    least = "at least " if unknown else ""
     rows = [
-        *_each("models", {n: f"{_model(m)}, {_size(sizes[n])}" for n, m in plan.models.items()}),
+        *_each("models", {n: _described(m, sizes[n]) for n, m in plan.models.items()}),
         *_each("builds", {name: _build(build) for name, build in plan.builds.items()}),
         *_each(
             "workloads",
@@ -77,17 +92,23 @@ def forecast(plan: Plan) -> str:
         (
             "blocks",
             str(lanes * plan.blocks),
-            f"a model and workload: {counts.cold} cold, {counts.warm} warm"
+            f"for each model and workload: the states of one share it; {counts.cold} cold, "
+            f"{counts.warm} warm"
             + (f", and up to {until.max} if intervals are wide" if until else ""),
         ),
         ("runs", str(cold + 2 * warm + identity), _runs(cold, warm, identity)),
         ("claims", str(len(plan.claims)), ", ".join(plan.file.comparisons)),
-        ("disk", f"{disk / 2**30:.1f} GiB", "in the cache, less what is there already"),
+        (
+            "disk",
+            f"{least}{disk / 2**30:.1f} GiB",
+            "in the cache, less what is there already"
+            + (f"; without {', '.join(unknown)}, of unknown size" if unknown else ""),
+        ),
         (
             "time",
-            f"{(building + measuring) / 60:.0f} min",
-            f"very roughly: {building / 60:.0f} building, {measuring / 60:.0f} measuring; "
-            "less what is there already",
+            f"{least}{(building + measuring) / 60:.0f} min",
+            f"very roughly: {building / 60:.0f} building, {measuring / 60:.0f} measuring, as small "
+            "models take; less what is there already",
         ),
     ]
     title = f"study {plan.name} ({plan.path})"
@@ -97,13 +118,16 @@ def forecast(plan: Plan) -> str:
 
 
 def _warnings(plan: Plan) -> list[str]:
-    """Return what the study's numbers of blocks cannot show of what it declares."""
+    """Return what is not there, needs leave, or cannot be shown by the study's blocks."""
     until = plan.file.blocks.until
     margins: dict[tuple[int, str, float], dict[str, None]] = {}
     for claim in plan.claims:
         blocks = until.max if until else getattr(plan.file.blocks, claim.state)
         margins.setdefault((blocks, claim.state, claim.margin), {})[claim.name] = None
-    said = []
+    said = [f"{place}: there is no {path}" for place, path in _missing(plan)]
+    if changing := [arm.name for arm in plan.arms if arm.host.given]:
+        said.append(f"{', '.join(changing)}: change host settings; run with --config set_host=true")
+    tight: dict[tuple[int, str], dict[str, None]] = {}
     for (blocks, state, margin), names in margins.items():
         what = f"{state}, {', '.join(names)}: {blocks} block{'s' if blocks > 1 else ''}"
         needs = blocks_for(margin, NOISE)
@@ -119,11 +143,47 @@ def _warnings(plan: Plan) -> list[str]:
         elif needs is None or blocks < needs:
             said.append(f"{what} cannot resolve the margin; {assumed}")
         if blocks == ENOUGH:
-            said.append(
-                f"{what} cannot afford one reversed pair: at {NOISE:.0%} noise a run a true 5% "
-                "effect is claimed in 80% of studies, with 8 blocks in 99%"
-            )
+            tight.setdefault((blocks, state), {}).update(names)
+    said += [
+        f"{state}, {', '.join(names)}: {blocks} blocks cannot afford one reversed pair: at "
+        f"{NOISE:.0%} noise a run a true 5% effect is claimed in 80% of studies, with 8 blocks in "
+        "99%"
+        for (blocks, state), names in tight.items()
+    ]
     return said
+
+
+def _missing(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the user's own files that the study names and that are not there."""
+    for name, model in plan.models.items():
+        if isinstance(model.source, PathSource) and not expanded(model.source.path).exists():
+            yield f"models.{name}", model.source.path
+    for name, build in plan.builds.items():
+        match build.source:
+            case BinariesSource(binaries=folder) | FolderSource(folder=folder):
+                if not expanded(folder).exists():
+                    yield f"builds.{name}", folder
+
+
+def _generating_s(workload: Workload) -> float:
+    """Return about how long the tokens take that a workload's arguments ask for."""
+    asked = dict(itertools.pairwise(workload.args))
+    tokens = next((asked[flag] for flag in ("-ntg", "-n") if flag in asked), "0")
+    return TOKEN_S * int(tokens) if tokens.isdecimal() else 0.0
+
+
+def _allocated(model: Model, size: int) -> int:
+    """Return what a file of `size` bytes takes on the disk: a sparse table takes nothing."""
+    match model.source:
+        case StandInSource(standin=StandIn(table=Table(sparse=True) as table) as standin):
+            few = table.model_copy(update={"rows": min(table.rows, FEW_ROWS)})
+            return size_of(standin.model_copy(update={"table": few}))
+    return size
+
+
+def _described(model: Model, size: int | None) -> str:
+    label = f" ({model.label})" if model.label else ""
+    return f"{_model(model)}, {_size(size)}{label}"
 
 
 def _each(title: str, lines: dict[str, str]) -> list[tuple[str, str, str]]:

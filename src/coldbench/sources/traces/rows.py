@@ -77,7 +77,8 @@ def table_of(model: ModelMap, tensor: str | None = None) -> Table:
     found = find_table(model, tensor)
     if found is None:
         raise ColdbenchError(
-            f"{model.path}: has no {TABLE_TENSOR}; name its table, or use --raw for a plain file"
+            f"{model.path}: has no {TABLE_TENSOR}, so no table that is read row by row; "
+            "--raw takes a plain file"
         )
     if not found.rows or not found.size:
         raise ColdbenchError(f"{model.path}: tensor {found.name} has no rows")
