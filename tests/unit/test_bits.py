@@ -75,7 +75,7 @@ def test_what_arms_do_not_share_is_told_with_its_values() -> None:
 
 def test_a_group_whose_arms_compute_other_bits_is_refused_with_the_factor(tmp_path: Path) -> None:
     message = checked(tmp_path)
-    assert message.startswith(f"{tmp_path}/s.yaml: identity: -ub changes the bits")
+    assert message.startswith(f"{tmp_path}/s.yaml:15: identity: -ub changes the bits")
     assert "(512: new-lazy-on-mode-plain, " in message
     assert "; 64: new-lazy-on-mode-other, " in message
     assert message.endswith("hold it equal, or add mode to group_by")

@@ -113,6 +113,27 @@ def test_plan_tells_what_is_not_there_and_what_it_cannot_know(
     assert "warning: b: change host settings; run with --config set_host=true" in warned
 
 
+def test_plan_tells_budgets_that_cannot_be_measured_on_a_model_that_is_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    with (tmp_path / "toy.gguf").open("wb") as file:
+        file.truncate(4 * 2**20)
+    text = STUDY.replace("BLOCKS", "{cold: 8}").replace("MARGIN", "3%")
+    text = text.replace("args: [-t, 1]", "budget: 2MiB").replace(
+        "{name: a, build: new", "{name: a, build: new, budget: SHARE"
+    )
+    same = "warning: models.toy: arms a and b come to one budget; leave one out"
+    small = (
+        "warning: models.toy: arm a: its budget, 20.000% of a model of 4,194,304 bytes, is less "
+        "than 1 MiB; give it more"
+    )
+    for share, said in (("50%", [same]), ("20%", [small]), ("25%", [])):
+        _, warned = plan(text.replace("SHARE", share), tmp_path, capsys)
+        assert [line for line in warned if "models.toy" in line] == said
+
+
 def test_plan_counts_what_files_take_and_how_long_tokens_last(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

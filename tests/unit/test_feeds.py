@@ -128,11 +128,11 @@ def test_a_share_that_comes_to_other_bytes_is_another_cell(
     half = Arm(name="a", build="k", budget=0.5)
     cells = {
         size: planned(tmp_path, model, kernel, feed, half.with_model(size)).cell
-        for size in (1000, 2000)
+        for size in (2**22, 2**23)
     }
-    assert cells[1000] != cells[2000]
-    written_out = Arm(name="other name", build="k", budget=500)
-    assert planned(tmp_path, model, kernel, feed, written_out).cell == cells[1000]
+    assert cells[2**22] != cells[2**23]
+    written_out = Arm(name="other name", build="k", budget=2**21)
+    assert planned(tmp_path, model, kernel, feed, written_out).cell == cells[2**22]
 
 
 # --- checked before anything is measured ----------------------------------------------------------

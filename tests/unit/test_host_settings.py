@@ -125,11 +125,25 @@ def killed_inside(*, guard_too: bool) -> None:
 
 def test_it_is_put_back_when_the_job_is_killed(machine: int) -> None:
     killed_inside(guard_too=False)
-    until = time.monotonic() + 2
+    until = time.monotonic() + 20
     while journal().exists() and time.monotonic() < until:
         time.sleep(0.02)
     assert ahead() == machine
     assert not journal().exists()
+
+
+def test_a_journal_that_is_no_file_is_left_alone_and_told(machine: int) -> None:
+    os.mkfifo(journal())
+    try:
+        put_back_left_over()  # and does not wait for somebody to write
+        with (
+            pytest.raises(ColdbenchError, match=r"delete the file"),
+            in_force(MINE, Path(__file__)),
+        ):
+            raise AssertionError("must not begin")
+    finally:
+        journal().unlink()
+    assert ahead() == machine
 
 
 def test_the_next_job_puts_back_what_a_killed_guard_left(

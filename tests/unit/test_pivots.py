@@ -205,18 +205,6 @@ pivots:
     ]
 
 
-def test_a_factor_of_the_arms_cannot_be_called_as_a_pivot_s_own(tmp_path: Path) -> None:
-    text = STUDY.replace("mode: {none: [", "workload: {none: [").replace(
-        "mode: [none", "workload: [none"
-    )
-    text = text.replace("mode: none", "workload: none").replace(
-        "[model, mode]", "[model, workload]"
-    )
-    told = "16: pivots.modes: workload is also a factor of the arms; rename that factor"
-    with pytest.raises(ColdbenchError, match=re.escape(told)):
-        plan(tmp_path, text.replace(", levels: {workload: none, lazy: on}", ""))
-
-
 def test_listed_arms_are_grouped_for_identity_by_their_levels(tmp_path: Path) -> None:
     """A level that only a listed arm names is a group too; without any it would be refused."""
     check = """\

@@ -218,6 +218,12 @@ def test_equal_arms_are_refused_unless_they_are_an_aa_pair(tmp_path: Path) -> No
         ("old: {source: {binaries: bin/old}}", "old: {targets: [x]}", "needs a source"),
         ("old: {source: {binaries: bin/old}}", "old: {source: {folder: x}}", "needs targets"),
         ("matrix: {build: [new, old], ", "matrix: {", "the factor build"),
+        ("  mode:\n", "  build: {new: [-x]}\n  mode:\n", "its levels stand under builds; rename"),
+        ("  mode:\n", "  model: {toy: [-x]}\n  mode:\n", "factors.model: is no factor of one's"),
+        ("  mode:\n", "  workload: {a: []}\n  mode:\n", "its levels stand under workloads"),
+        ("none: [--load", "none: {budget: 0%}\n    one: [--load", "above 0% and at most 10000%"),
+        ("none: [--load", "none: {budget: 10001%}\n    one: [--load", "above 0% and at most"),
+        ("none: [--load", "none: {budget: 1023KiB}\n    one: [--load", "a budget is at least 1MiB"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(

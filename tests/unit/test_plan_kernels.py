@@ -162,18 +162,20 @@ def test_what_a_kernel_s_check_does_not_take_is_refused(
 def test_a_share_becomes_bytes_with_the_model_and_bytes_stay(tmp_path: Path) -> None:
     arms = {arm.name: arm for arm in plan(tmp_path).arms}
     assert arms["plain"].budget == 0.5
-    assert arms["plain"].with_model(1001).budget_bytes == 500
+    assert arms["plain"].with_model(2**22 + 1).budget_bytes == 2**21
     assert arms["plain-again"].with_model(3 * 2**30).budget_bytes == 3 * 2**29
     assert arms["ahead"].with_model(1001) == arms["ahead"]
     assert arms["ahead"].budget_bytes == 64 * 2**20
     assert arms["device"].with_model(1001).budget_bytes is None
+    with pytest.raises(ColdbenchError, match=r"arm plain: .* model of 2,097,150 bytes, is less"):
+        arms["plain"].with_model(2**21 - 2)
     for text in ('{"name": "a", "build": "b", "budget": 1.0}', arms["plain"].model_dump_json()):
         # A share of 100% must not be read back as one byte.
         budget = Arm.model_validate_json(text).budget
         assert isinstance(budget, float)
     whole = next(iter(plan(tmp_path, STUDY.replace("50%", "100%")).arms))
     again = Arm.model_validate_json(whole.model_dump_json())
-    assert again.with_model(4096).budget_bytes == 4096
+    assert again.with_model(2**22).budget_bytes == 2**22
 
 
 @pytest.mark.parametrize("budget", ["0%", "-5%", "x%", "0", "half"])

@@ -117,10 +117,11 @@ def test_a_wheel_is_fetched_once(registry: Path, tmp_path: Path) -> None:
             "toy_model-2.0.dist-info/RECORD": "",
         }.items():
             archive.writestr(name, text)
-    path = download_wheel("toy-model==2.0", tmp_path / "wheels")
-    assert path.parent == tmp_path / "wheels"
+    cache = tmp_path / "cache"
+    path = download_wheel("toy-model==2.0", cache)
+    assert path.parent.parent == cache / "downloads"
     assert zipfile.ZipFile(path).read("toy_model/m.gguf") == b"GGUF"
     wheel.unlink()
-    assert download_wheel("toy.model==2.0", tmp_path / "wheels") == path
+    assert download_wheel("toy-model==2.0", cache) == path
     with pytest.raises(ColdbenchError, match=r"toy-model==3.0: download failed"):
-        download_wheel("toy-model==3.0", tmp_path / "wheels")
+        download_wheel("toy-model==3.0", cache)

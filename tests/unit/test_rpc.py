@@ -115,7 +115,7 @@ def test_one_that_ends_at_once_is_told_with_its_last_line(tmp_path: Path) -> Non
     ):
         raise AssertionError("must not begin")
     assert str(caught.value) == (
-        f"{path}: the RPC server ended with status 3 (no such? device) before it listened"
+        f"{path}: the RPC server ended with status 3 (no such\\x1b device) before it listened"
     )
     silent = program(tmp_path, text="#!/bin/sh\nexit 4\n")
     with (

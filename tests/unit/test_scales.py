@@ -24,7 +24,7 @@ scales:
       more: {source: {path: more.gguf}}
     builds: {new: {source: {binaries: large}}}
     workloads: {run: {driver: llama-bench, args: [-p, 512]}}
-    factors: {mode: {mmap: [-mmp, 1], wide: [-t, 64]}}
+    factors: {mode: {mmap: [-mmp, 1], none: [-mmp, 0, -t, 9]}}
     comparisons:
       none: {treatment: new-mode-none, control: new-mode-mmap, margin: 5%}
 models:
@@ -41,9 +41,7 @@ blocks: {cold: 8, warm: 8, until: {half_width: 2%, max: 12}}
 comparisons:
   none: {treatment: new-mode-none, control: new-mode-mmap}
 """
-LARGE = STUDY.replace("scale: small", "scale: large").replace(
-    "mode: {mmap: [-mmp, 1], wide: [-t, 64]}", "mode: {mmap: [-mmp, 1], none: [-mmp, 0, -t, 9]}"
-)
+LARGE = STUDY.replace("scale: small", "scale: large")
 
 
 def write(folder: Path, text: str) -> Path:
@@ -90,10 +88,13 @@ def test_another_scale_replaces_entries_of_the_same_name_whole(tmp_path: Path) -
 
 
 def test_a_factor_is_replaced_with_all_its_levels(tmp_path: Path) -> None:
-    text = STUDY.replace("scale: small", "scale: large")
+    text = LARGE.replace("none: [-mmp, 0, -t, 9]", "wide: [-t, 64]")
     message = refusal(tmp_path, text)
     assert "unknown level of mode 'none'" in message
     assert "known: mmap, wide" in message or "did you mean" in message
+    # the scale that is not selected is expanded too, and then the message names it
+    other = refusal(tmp_path, text.replace("scale: large", "scale: small"))
+    assert other == f"{message} (at the scale large)"
 
 
 def test_sections_may_come_from_scales_alone(tmp_path: Path) -> None:
@@ -143,6 +144,7 @@ def test_a_scale_without_scales_is_refused(tmp_path: Path) -> None:
         ("{cold: 3}", "{cold: 0}", "blocks: a study needs at least one cold or warm block"),
         ("args: [-p, 512]", "arg: [-p, 512]", "workloads.run.arg; did you mean args?"),
         ("margin: 5%", "margin: wide", "comparisons.none.margin"),
+        ("none, control: new-mode-mmap, m", "non, control: new-mode-mmap, m", "unknown arm"),
     ],
 )
 def test_every_scale_is_checked_and_a_fault_has_its_line(

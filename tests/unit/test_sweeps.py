@@ -134,6 +134,16 @@ def test_a_scale_has_sweeps_of_its_own(tmp_path: Path) -> None:
             "10: workloads.pp{n}-u{u}.sweep: no text of the entry has {u}",
         ),
         (
+            'args: [-p, "{n}", -ub, "{u}"',
+            'args: [-p, "{n}", -ub, "{u}", -b, "{nn}"',
+            "10: workloads.pp{n}-u{u}.sweep: {nn} is not swept here; did you mean n?",
+        ),
+        (
+            'args: [-p, "{n}", -ub, "{u}"',
+            'environment: {"LLAMA_{u}": "1"}\n    args: [-p, "{n}", -ub, "{u}"',
+            "10: workloads.pp{n}-u{u}.sweep: {u} stands in a key; only in values",
+        ),
+        (
             "    most: [-t, 64]",
             "    2: [-t, 64]",
             "15: factors.threads.2: two entries are called 2",
@@ -147,6 +157,11 @@ def test_a_scale_has_sweeps_of_its_own(tmp_path: Path) -> None:
             'treatment: "new-{t}"',
             'treatment: "now-{t}"',
             "24: comparisons.new-1.treatment: unknown arm 'now-1'",
+        ),
+        (
+            'threads: "*"',
+            'thread: "*"',
+            "19: arms.matrix.thread: unknown factor 'thread'; did you mean threads?",
         ),
         (
             "size: [10, 20]",

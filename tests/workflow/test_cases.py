@@ -105,9 +105,8 @@ def test_a_chatty_program_in_an_odd_folder_is_compared_by_its_text_alone(
     checkout_called: Callable[[str], Checkout], toy: dict[str, Any]
 ) -> None:
     checkout = checkout_called("it's a $dir")
-    scratch = checkout.folder / "scratch of 'mine'"
-    scratch.mkdir()
-    checkout.environment["TMPDIR"] = str(scratch)
+    cache = checkout.folder / "cache of 'mine'"
+    checkout.environment["COLDBENCH_CACHE"] = str(cache)
     program(checkout.folder / "chatty build" / "llama-cli", CHATTY)
     shutil.copy2(
         checkout.folder / "engine" / "llama-batched-bench", checkout.folder / "chatty build"
@@ -137,7 +136,7 @@ def test_a_chatty_program_in_an_odd_folder_is_compared_by_its_text_alone(
         assert rows[name]["identity"] == "failed"
         assert f"did not exit: {limit}" in rows[name]["identity_reason"]
         assert rows[name]["cold_prompt_tps_median"] == ""
-    assert list(scratch.glob("coldbench-*")) == []
+    assert [path.name for path in (cache / "scratch").iterdir()] == [".lock"]
 
 
 CMAKE_LISTS = """\

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -65,6 +66,8 @@ def test_the_same_command_resumes_after_kill_9(
     assert counts == Counter((entry["block"], entry["run"]) for entry in checkout.manifest())
     assert set(counts.values()) == {1}
     assert len(counts) == 9
+    scratch = Path(checkout.environment["COLDBENCH_CACHE"], "scratch")
+    assert [path.name for path in scratch.iterdir()] == [".lock"]  # of the killed ones nothing
     assert {record["status"] for record in records} == {"ok"}
 
 

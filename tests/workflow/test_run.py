@@ -5,7 +5,13 @@ import re
 import shutil
 from typing import Any
 
-from .conftest import Checkout
+import pytest
+
+from coldbench.common.errors import ColdbenchError
+from coldbench.publish.outcome import conclude
+from coldbench.study.plan import Plan
+
+from .conftest import MODEL, Checkout
 
 NOTHING = "Nothing to be done"
 
@@ -186,3 +192,42 @@ def test_a_broken_model_stops_only_its_own_cells(checkout: Checkout, toy: dict[s
     assert "gone.gguf" in output
     assert "Traceback" not in output
     assert {record["model"] for record in checkout.records()} == {"toy"}
+
+
+@pytest.mark.parametrize("way", ["budgets", "builds"])
+def test_arms_that_come_to_the_same_on_a_model_are_refused_and_named(
+    checkout: Checkout, toy: dict[str, Any], way: str
+) -> None:
+    """Two arms with one cell would be measured once, under one of their names."""
+    if way == "budgets":
+        toy["arms"][0]["budget"] = "1000%"
+        toy["arms"][2] = {"name": "other", "build": "stub"}
+        toy["arms"][2]["budget"] = f"{10 * MODEL.stat().st_size}B"
+    else:
+        toy["builds"]["copy"] = {"source": {"binaries": "copy"}}
+        shutil.copytree(checkout.folder / "engine", checkout.folder / "copy")
+        toy["arms"][2] = {"name": "other", "build": "copy"}
+    output = checkout.run("--config", checkout.study(toy), fails=True)
+    assert "error: arms plain and other do the same on model toy: " in output
+    assert "{name: other, aa_of: plain}" in output
+    assert checkout.records() == []
+
+
+def test_a_study_with_an_arm_that_no_receipt_names_has_not_come_through(
+    checkout: Checkout, toy: dict[str, Any]
+) -> None:
+    study = checkout.study(toy)
+    checkout.run("--config", study)
+    results = checkout.results / "toy"
+    presentation = Plan(checkout.folder / "config" / "studies" / "toy.yaml").presentation()
+    receipts = [*results.glob("blocks/toy/bench/*.json"), results / "identity" / "toy.json"]
+    conclude(presentation, results, receipts, checkout.folder / "outcome.json")
+    for path in receipts:
+        receipt = json.loads(path.read_text())
+        cells = [entry for entry in receipt["cells"] if entry["arm"] != "other"]
+        dropped = {entry["cell"] for entry in receipt["cells"]} - {e["cell"] for e in cells}
+        gone = {record["run"] for record in checkout.records() if record["cell"] in dropped}
+        runs = {run: status for run, status in receipt["runs"].items() if run not in gone}
+        path.write_text(json.dumps(receipt | {"cells": cells, "runs": runs}))
+    with pytest.raises(ColdbenchError, match=r"^toy bench other: no run of it was planned; "):
+        conclude(presentation, results, receipts, checkout.folder / "again.json")

@@ -7,13 +7,14 @@ analyzer's reuse tables count time, not distinct pages); so it is used for what 
 `simulated_hits` is the second opinion on the sizes that are published.
 """
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from coldbench.common.folders import cache_folder
+from coldbench.common.scratch import scratch
 
 Ints = npt.NDArray[np.int32]
 
@@ -88,8 +89,8 @@ def simulated_hits(pages: Ints, sizes: Sequence[int]) -> list[int]:
     requests = np.zeros(len(pages), dtype=_REQUEST)
     requests["page"], requests["size"], requests["next"] = pages, 1, _UNKNOWN
     hits = []
-    with tempfile.TemporaryDirectory(prefix="coldbench-lru-") as folder:
-        path = Path(folder) / "trace"
+    with scratch(cache_folder(), "lru") as folder:
+        path = folder / "trace"
         requests.tofile(path)
         for size in sizes:
             cache = LRU(size, hashpower=max(10, size.bit_length()))

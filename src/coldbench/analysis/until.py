@@ -1,13 +1,13 @@
 """Adding blocks until the intervals are as narrow as a study asks: precision ends it, no p."""
 
 import logging
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from coldbench.analysis.study import gather
 from coldbench.analysis.verdicts import unresolved
 from coldbench.common.files import read_json, write_json
+from coldbench.common.scratch import scratch
 from coldbench.measure.block import Prepared, measure_block
 from coldbench.study.quiet import QuietSettings
 from coldbench.study.schema import STATES
@@ -30,7 +30,7 @@ def add_blocks(
     that was interrupted comes to the same ones again and measures only what is missing. The
     receipt holds those of the added blocks, and in `ended` why no more were added.
     """
-    with tempfile.TemporaryDirectory(prefix="coldbench-until-") as folder:
+    with scratch(prepared.cache, "until") as folder:
         added: list[Path] = []
         while True:
             frame = gather(prepared.results, [*measured, *added]).frame
@@ -43,7 +43,7 @@ def add_blocks(
                 *(block, spec.last, len(wide), len(spec.claims), f"{spec.half_width:.3g}"),
             )
             states = tuple(state for state in STATES if any(c.state == state for c in wide))
-            added.append(Path(folder) / f"{block:03d}.json")
+            added.append(folder / f"{block:03d}.json")
             measure_block(
                 spec.first.model_copy(update={"block": block, "states": states}),
                 prepared,

@@ -3,13 +3,20 @@
 import errno
 import os
 
+from coldbench.common.text import visible
+
 
 class ColdbenchError(Exception):
     """Something the user can mend.
 
     The message is one line that names the file, key, build or arm at fault and says what to
-    do about it. The command line and the workflow's jobs print it without a traceback.
+    do about it. The command line and the workflow's jobs print it without a traceback; it may
+    quote any text, since control characters are shown, not sent, to the terminal.
     """
+
+    def __str__(self) -> str:
+        """Return the message, safe to print."""
+        return visible(super().__str__())
 
 
 _OF_THE_MACHINE = frozenset(

@@ -1,33 +1,43 @@
 """Writing files so that a kill or a full disk never leaves half of one under its real name."""
 
+import fcntl
+import glob
 import json
 import os
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from coldbench.common.errors import ColdbenchError
+
+_RANDOM_LETTERS = 8
+"""Of the names that mkstemp makes."""
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it is fsynced and takes that name.
 
+    What a killed writer left there is removed first.
+
     Raises ColdbenchError where the disk is full or the folder cannot be written.
     """
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name[:64]}.", dir=path.parent)
-        os.close(handle)
+        _remove_left_over(path)
+        handle, name = tempfile.mkstemp(prefix=_prefix(path), dir=path.parent)
         temporary = Path(name)
-        temporary.chmod(0o644)
-        yield temporary
-        with temporary.open("rb") as stream:
-            os.fsync(stream.fileno())
-        temporary.replace(path)
+        with os.fdopen(handle, "rb") as held:
+            with suppress(OSError):  # not every file system has locks: what is left there stays
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            temporary.chmod(0o644)
+            yield temporary
+            with temporary.open("rb") as stream:
+                os.fsync(stream.fileno())
+            temporary.replace(path)
     except OSError as error:
         if error.filename is not None and not _concerns(error, path, temporary):
             raise
@@ -35,6 +45,19 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name[:64]}."
+
+
+def _remove_left_over(path: Path) -> None:
+    """Remove what earlier writers of `path` left when they were killed: nobody holds its lock."""
+    random = "?" * _RANDOM_LETTERS
+    for left in path.parent.glob(f"{glob.escape(_prefix(path))}{random}"):
+        with suppress(OSError), left.open("rb+") as held:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
 
 
 def _concerns(error: OSError, path: Path, temporary: Path | None) -> bool:

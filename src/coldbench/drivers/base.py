@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
+from coldbench.common.text import visible
 from coldbench.records import Exit
 from coldbench.study.workloads import Workload
 
@@ -163,7 +164,7 @@ def _with_error(reason: str, stderr: str) -> str:
 def excerpt(text: str) -> str:
     """Return the first line of `text`, printable and cut to a readable length."""
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    printable = "".join(c if c.isprintable() else "?" for c in first)
+    printable = visible(first)
     return printable if len(printable) <= _EXCERPT else printable[:_EXCERPT] + "..."
 
 

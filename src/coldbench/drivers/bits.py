@@ -10,7 +10,6 @@ identical need these settings equal.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from coldbench.common.errors import ColdbenchError
 from coldbench.drivers.arguments import OVERRIDE, given, values
 from coldbench.drivers.requested import LAYERS, THREADS
 from coldbench.study.plan import Plan
@@ -86,9 +85,10 @@ def check_groups(plan: Plan) -> None:
         settings = {arm.name: _of_arm(workload, arm) for arm in arms}
         for flag, words in differing(settings).items():
             if flag in _ALWAYS or (flag == _THREADS and _splits(workload, settings.values())):
-                raise ColdbenchError(
-                    f"{plan.path}: identity: {flag} changes the bits of what is computed, and arms "
-                    f"that must agree differ in it ({words}); {_mend(plan, arms, settings, flag)}"
+                raise plan.faults.fail(
+                    ("identity",),
+                    f"{flag} changes the bits of what is computed, and arms that must agree differ "
+                    f"in it ({words}); {_mend(plan, arms, settings, flag)}",
                 )
 
 

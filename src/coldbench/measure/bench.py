@@ -3,7 +3,6 @@
 import os
 import resource
 import shutil
-import tempfile
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -11,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.common.folders import cache_folder
 from coldbench.common.hashing import data_sha256, text_md5
+from coldbench.common.scratch import scratch
 from coldbench.drivers.base import FEED, OUT, RPC, RPC_SERVER, Output, failure
 from coldbench.drivers.registry import driver_for, marks_of
 from coldbench.measure import preflight
@@ -211,8 +212,8 @@ class Bench:
                 certificate = make_cold([self.model_path, *self.model_files[1:]])
             if planned.state == "warm":
                 # From an empty cache, so that what is warm is what this arm itself reads.
-                with tempfile.TemporaryDirectory(prefix="coldbench-prime-") as folder:
-                    first = self._launch(planned.argv, arm, driven, Path(folder), "prime", group)
+                with scratch(cache_folder(), "prime") as folder:
+                    first = self._launch(planned.argv, arm, driven, folder, "prime", group)
                 unprimed = failure(driven, Output(first.exit, b"", ""))
                 primed = self._residency().total_bytes
             before, machine_before = self._residency(), host_state(self.model_path)
@@ -289,11 +290,11 @@ class Bench:
             argv = driver_for(driven).probe(driven, program, str(self.model_path), args)
             self._probed[planned.cell] = None
             if argv is not None:
-                with tempfile.TemporaryDirectory(prefix="coldbench-probe-") as folder:
-                    self._launch(argv, arm, driven, Path(folder), "probe", NO_GROUP)
+                with scratch(cache_folder(), "probe") as folder:
+                    self._launch(argv, arm, driven, folder, "probe", NO_GROUP)
                     self._probed[planned.cell] = Printed(
                         *(
-                            (Path(folder) / f"probe.{stream}").read_text(
+                            (folder / f"probe.{stream}").read_text(
                                 encoding="utf-8", errors="replace"
                             )
                             for stream in ("out", "err")

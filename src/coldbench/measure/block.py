@@ -150,7 +150,11 @@ def _carry_out(
             arranged = enumerate(arrange(new, repeat), start=1)
             journal.plan([plan(slot, position) for position, slot in arranged])
 
-        wanted: dict[Key, Slot] = {(slot.state, plan(slot, 0).cell): slot for slot in slots}
+        wanted: dict[Key, Slot] = {}
+        for slot in slots:
+            other = wanted.setdefault((slot.state, plan(slot, 0).cell), slot)
+            if other is not slot:
+                raise ColdbenchError(_the_same(other.arm, slot.arm, spec.model))
         add_pass([wanted[key] for key in passes.unplanned(journal, wanted)])
         _run_all(bench, journal, wanted, title, quiet)
         repeats = quiet.quiet_limits.repeats if quiet and not quiet.only_warns else 0
@@ -183,6 +187,14 @@ def _carry_out(
                 if (attempts := journal.attempts(run))
             },
         },
+    )
+
+
+def _the_same(first: Arm, second: Arm, model: str) -> str:
+    return (
+        f"arms {first.name} and {second.name} do the same on model {model}: builds of one content, "
+        "and the same arguments, environment and budget in bytes; leave one out, or for an A/A "
+        f"pair write {{name: {second.name}, aa_of: {first.name}}}"
     )
 
 

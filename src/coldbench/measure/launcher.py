@@ -19,6 +19,8 @@ from typing import Any
 import psutil
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.common.folders import cache_folder
+from coldbench.common.scratch import scratch
 from coldbench.drivers.base import Mark
 from coldbench.measure.cgroup import NO_GROUP, Group
 from coldbench.measure.reads import attributed
@@ -124,8 +126,8 @@ def launch(
     ColdbenchError where the command line is too long for the kernel.
     """
     supervisors = _supervisors()
-    with tempfile.TemporaryDirectory(prefix="coldbench-launch-") as folder:
-        report = Path(folder) / "report.json"
+    with scratch(cache_folder(), "launch") as folder:
+        report = folder / "report.json"
         command = [
             str(launcher),
             *("--parent", str(os.getpid()), "--report", str(report)),

@@ -3,7 +3,6 @@
 import platform
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from filelock import FileLock
@@ -12,6 +11,7 @@ from coldbench.common.compiler import environment_program, find_compiler
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.folders import need_space
 from coldbench.common.hashing import folder_key
+from coldbench.common.scratch import scratch
 
 SOURCES = Path(__file__).parents[3] / "src" / "native" / "launcher"
 _LAST_LINES = 3
@@ -41,13 +41,12 @@ def launcher_program(cache: Path) -> Path:
     with FileLock(program.parent.with_suffix(".lock")):
         if not program.exists():
             need_space(program.parent, _SPACE_BYTES, "building the launcher")
-            _build("launcher", compiler.path, program.parent)
+            _build("launcher", compiler.path, program.parent, cache)
     return program
 
 
-def _build(target: str, compiler: Path, folder: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
-        work = Path(name)
+def _build(target: str, compiler: Path, folder: Path, cache: Path) -> None:
+    with scratch(cache, folder.name) as work:
         cmake = environment_program("cmake")
         commands: tuple[list[str | Path], ...] = (
             [

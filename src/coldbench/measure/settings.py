@@ -11,6 +11,8 @@ import json
 import logging
 import os
 import re
+import signal
+import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +32,6 @@ _OURS = re.compile(rf"/sys/devices/[\w./:-]+/read_ahead_kb|{re.escape(str(HUGE_P
 """The only files that a journal may name: it stands where others may write."""
 
 _GUARD = """\
-trap '' INT TERM HUP QUIT
 cat > /dev/null
 journal=$1 failed=; shift
 while [ $# -gt 1 ]; do printf %s "$2" > "$1" || failed=1; shift 2; done
@@ -86,18 +87,19 @@ def put_back_left_over() -> None:
     """
     journal = _journal()
     try:
-        descriptor = os.open(journal, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(journal, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # there is none, or it is another user's, or a link
         return
-    with open(descriptor, encoding="utf-8") as stream:
-        if os.fstat(descriptor).st_uid != os.geteuid():
+    with open(descriptor, "rb+", buffering=0) as stream:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode):
             return
         # A guard that is still at work has it locked; it would undo what this job sets.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if not os.path.lexists(journal):
             return
         try:
-            noted = json.load(stream)
+            noted = json.loads(stream.read())
             files = {str(path): str(value) for path, value in noted["files"].items()}
         except (OSError, ValueError, LookupError, AttributeError, TypeError):
             files, noted = {}, {}
@@ -130,6 +132,7 @@ def _restored(before: dict[Path, str]) -> Iterator[None]:
             cwd="/",
             start_new_session=True,
             pass_fds=[locked.fileno()],
+            preexec_fn=_outlive,
         )
     assert guard.stdin is not None
     try:
@@ -140,6 +143,12 @@ def _restored(before: dict[Path, str]) -> Iterator[None]:
         for path, value in before.items():
             _put_back(path, value)  # again, should the guard have been killed
         journal.unlink(missing_ok=True)
+
+
+def _outlive() -> None:
+    """Ignore what ends other processes, from before the first instruction on (signal(7), exec)."""
+    for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(kind, signal.SIG_IGN)
 
 
 def _file(key: str, model: Path) -> Path:

@@ -1,13 +1,15 @@
 """What a study will run, and about what it costs: the output of `coldbench plan`."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tabulate import tabulate
 
 from coldbench.analysis.stats import CLEAR, ENOUGH, FEWEST, blocks_for
+from coldbench.common.errors import ColdbenchError
 from coldbench.common.folders import expanded
+from coldbench.common.text import visible
 from coldbench.sources.standin import size_of
 from coldbench.sources.url import plain_address
 from coldbench.study.builds import BinariesSource, Build, FolderSource, GitSource, SdistSource
@@ -23,7 +25,7 @@ from coldbench.study.models import (
     UrlSource,
 )
 from coldbench.study.plan import Plan
-from coldbench.study.specs import Arm
+from coldbench.study.specs import Arm, alike
 from coldbench.study.workloads import Workload
 
 # Rough figures of a two-core machine; they serve the estimates alone.
@@ -113,8 +115,24 @@ def forecast(plan: Plan) -> str:
     ]
     title = f"study {plan.name} ({plan.path})"
     table = tabulate(rows, tablefmt="plain", disable_numparse=True)
-    warned = [f"warning: {warning}" for warning in _warnings(plan)]
-    return "\n\n".join([title, table, *(["\n".join(warned)] if warned else [])])
+    said = [*_refused(plan, sizes), *_warnings(plan)]
+    warned = [f"warning: {warning}" for warning in said]
+    return visible("\n\n".join([title, table, *(["\n".join(warned)] if warned else [])]))
+
+
+def _refused(plan: Plan, sizes: Mapping[str, int | None]) -> Iterator[str]:
+    """Yield why arms cannot be measured on models whose size in bytes is known."""
+    for name, size in sizes.items():
+        try:
+            arms = [arm.with_model(size) for arm in plan.arms] if size else []
+        except ColdbenchError as error:
+            yield f"models.{name}: {error}"
+            continue
+        if same := alike(arms):
+            yield (
+                f"models.{name}: arms {same[0].name} and {same[1].name} come to one budget; "
+                "leave one out"
+            )
 
 
 def _warnings(plan: Plan) -> list[str]:

@@ -21,13 +21,27 @@ def conclude(
     budget, which is a result, or where a check of identity failed.
     """
     measured = gather(results, receipts, presentation.group_by)
-    if faults := shortfalls(measured):
+    if faults := [*_without_cell(measured, presentation), *shortfalls(measured)]:
         to_mend = any(run.status in TO_MEND for run in measured.present)
         hint = "mend what is in the way and run `snakemake --cores all --forcerun block identity`; "
         faults.append(f"{hint if to_mend else ''}the tables are published in {results}")
         raise ColdbenchError("\n".join(faults))
     cells = {" ".join(cell): str(end) for cell, end in outcomes(measured.frame).items()}
     write_json(outcome, {"cells": cells})
+
+
+def _without_cell(measured: Measured, presentation: Presentation) -> list[str]:
+    """Return a line for each arm of the study that no receipt of a lane names."""
+    arms: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for model, workload, _, arm in outcomes(measured.frame):
+        arms[model, workload].add(arm)
+    return [
+        f"{model} {workload} {arm}: no run of it was planned; delete the receipts of {model} "
+        f"{workload} (blocks/{model}/{workload}) and run the same command again"
+        for (model, workload), found in arms.items()
+        for arm in presentation.arms
+        if arm not in found
+    ]
 
 
 def shortfalls(measured: Measured) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gguf.constants import Keys, LlamaFileType
 from tabulate import tabulate
 
+from coldbench.common.text import visible
 from coldbench.sources.header import ModelMap, Tensor, find_table
 from coldbench.sources.header.lazy import FLAGGED_AT, lazy_reading
 from coldbench.sources.survey import Survey, Surveyed
@@ -81,7 +82,7 @@ def _labels(read: Sequence[Surveyed]) -> dict[str, str]:
     tiers = {entry.name: _tier(entry) for entry in read}
     count = Counter(tiers.values())
     return {
-        name: tier if tier is not None and count[tier] == 1 else _printable(_stem(name))
+        name: tier if tier is not None and count[tier] == 1 else visible(_stem(name), breaks=False)
         for name, tier in tiers.items()
     }
 
@@ -111,7 +112,7 @@ def _in_gb(label: str, model: ModelMap) -> list[str]:
         _gb(model.size - (0 if table is None else table.size)),
         _NONE if table is None else table.type,
         _NONE if table is None else f"{table.rows:,}",
-        _printable(model.architecture or _NONE),
+        visible(model.architecture or _NONE, breaks=False),
     ]
 
 
@@ -120,7 +121,7 @@ def _in_bytes(entry: Surveyed) -> list[str]:
     table = find_table(model, None)
     traffic = entry.traffic
     return [
-        _printable(entry.name),
+        visible(entry.name, breaks=False),
         f"{len(model.files)}",
         f"{model.size:,}",
         _NONE if table is None else _bytes(table),
@@ -138,7 +139,7 @@ def _lazy(label: str, model: ModelMap) -> list[list[str]]:
     lines = [
         [
             label,
-            _printable(one.tensor.name),
+            visible(one.tensor.name, breaks=False),
             one.tensor.type,
             _bytes(one.tensor),
             "auto and on" if one.mode == "auto" else one.mode,
@@ -169,10 +170,6 @@ def _gb(size: int) -> str:
 
 def _bytes(tensor: Tensor) -> str:
     return f"{tensor.size:,}" + ("?" if tensor.size_inferred else "")
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _table(rows: Sequence[Sequence[str]], headers: dict[str, str]) -> str:

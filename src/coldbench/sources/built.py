@@ -1,8 +1,6 @@
 """The cache of builds: a folder appears whole or not at all, and is used only while intact."""
 
 import logging
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.files import read_json
 from coldbench.common.hashing import data_sha256, file_sha256
+from coldbench.common.scratch import scratch
 
 log = logging.getLogger(__name__)
 
@@ -62,17 +61,13 @@ def publishing(cache: Path, key: str) -> Iterator[tuple[Path, Path]]:
     """Yield a staging folder and the final one, whose name the first takes on success."""
     final = cache / "builds" / key
     final.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=final.parent))
-    try:
+    with scratch(cache, f"build-{key}") as staging:
         staging.chmod(0o755)
         yield staging, final
         if final.exists():
             # Damaged, or just made by another job from the same inputs.
-            final.rename(staging.with_suffix(".old"))
+            final.rename(staging.with_name("old"))
         staging.rename(final)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        shutil.rmtree(staging.with_suffix(".old"), ignore_errors=True)
 
 
 def describe_files(folder: Path, final: Path, programs: set[str]) -> dict[str, Any]:

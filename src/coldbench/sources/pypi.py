@@ -3,10 +3,8 @@
 import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +12,9 @@ from pathlib import Path
 from filelock import FileLock
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.common.hashing import file_sha256
+from coldbench.common.hashing import file_sha256, folder_key
 from coldbench.common.locks import machine
+from coldbench.common.scratch import scratch
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ def download_sdist(requirement: str, sha256: str, cache: Path) -> Path:
                 return present
             present.unlink()
         # Only this package must come as source; what its build needs may come as wheels.
-        with _download(requirement, folder, "--no-binary", name) as (path,):
+        with _download(requirement, cache, "--no-binary", name) as (path,):
             found = file_sha256(path)
             if found != sha256:
                 raise ColdbenchError(
@@ -44,18 +43,19 @@ def download_sdist(requirement: str, sha256: str, cache: Path) -> Path:
             return path.replace(folder / path.name)
 
 
-def download_wheel(requirement: str, folder: Path) -> Path:
-    """Return the wheel of `requirement` (name==version) in `folder`, fetched if not there yet.
+def download_wheel(requirement: str, cache: Path) -> Path:
+    """Return the wheel of `requirement` (name==version), fetched if it is not in the cache.
 
     Raises ColdbenchError where it cannot be had. The caller checks the content it wants.
     """
     name, _, version = requirement.partition("==")
     stem = f"{re.sub(r'[-_.]+', '_', name)}-{version}-".lower()
+    folder = cache / "downloads" / folder_key(requirement)
     with _alone(folder):
         for present in _files(folder):
             if present.name.lower().startswith(stem) and present.suffix == ".whl":
                 return present
-        with _download(requirement, folder, "--only-binary", ":all:") as (path,):
+        with _download(requirement, cache, "--only-binary", ":all:") as (path,):
             return path.replace(folder / path.name)
 
 
@@ -74,17 +74,15 @@ def _files(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _download(requirement: str, folder: Path, *choice: str) -> Iterator[list[Path]]:
-    """Yield the one file that pip fetched, in a temporary folder beside its final place."""
-    temporary = Path(tempfile.mkdtemp(prefix=".pip-", dir=folder))
+def _download(requirement: str, cache: Path, *choice: str) -> Iterator[list[Path]]:
+    """Yield the one file that pip fetched, in a folder that goes with the context."""
     command = [sys.executable, "-m", "pip", "download", requirement, "--no-deps", *choice]
     command += ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
-    command += ["--dest", str(temporary)]
-    try:
+    with scratch(cache, "download") as temporary:
         with machine(alone=False, purpose=f"download of {requirement}"):
             log.info("downloading %s", requirement)
             result = subprocess.run(
-                command,
+                [*command, "--dest", str(temporary)],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -96,8 +94,6 @@ def _download(requirement: str, folder: Path, *choice: str) -> Iterator[list[Pat
         if result.returncode != 0 or len(files) != 1:
             raise ColdbenchError(f"{requirement}: download failed: {_reason(result.stderr)}")
         yield files
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _reason(stderr: str) -> str:

@@ -9,12 +9,13 @@ from pydantic import ValidationError
 from coldbench.study.faults import Faults
 from coldbench.study.scalars import NAME_LENGTH, NAME_PATTERN, Environment
 from coldbench.study.schema import Level, ListedArm, StudyFile
-from coldbench.study.specs import Arm
+from coldbench.study.specs import Arm, alike
 from coldbench.study.treatment import Expected, Host, Intent
 from coldbench.study.words import Place
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
-_UNTREATED = {"name": "", "levels": {}, "expect": Expected()}
+_TAKEN = {"build": "builds", "model": "models", "workload": "workloads"}
+"""Names that say more of an arm than a factor could, and the sections that give their levels."""
 
 
 def expanded_arms(file: StudyFile, faults: Faults) -> tuple[Arm, ...]:
@@ -32,28 +33,28 @@ class _Arms:
         self._faults = faults
 
     def all(self) -> tuple[Arm, ...]:
+        for factor in _TAKEN.keys() & self._file.factors.keys():
+            raise self._faults.fail(
+                ("factors", factor),
+                f"is no factor of one's own: its levels stand under {_TAKEN[factor]}; rename it",
+            )
         arms = [*self._matrix_arms()]
         for index, listed in enumerate(self._file.arms.include):
             arms.append(self._listed_arm(listed, index, arms))
         if not arms:
             raise self._faults.fail(("arms", "exclude"), "excludes every arm of the matrix")
         names: set[str] = set()
-        treatments: dict[str, str] = {}
         for arm in arms:
             self._faults.known(("arms",), "build", arm.build, self._file.builds)
             if arm.name in names:
                 raise self._faults.fail(("arms",), f"two arms are called {arm.name}; rename one")
             names.add(arm.name)
-            if arm.twin_of is None:
-                treatment = arm.model_copy(update=_UNTREATED).model_dump_json()
-                if treatment in treatments:
-                    raise self._faults.fail(
-                        ("arms",),
-                        f"{arm.name} and {treatments[treatment]} are the same build, arguments "
-                        f"and environment; for an A/A pair write "
-                        f"{{name: {arm.name}, aa_of: {treatments[treatment]}}}",
-                    )
-                treatments[treatment] = arm.name
+        if same := alike(arms):
+            raise self._faults.fail(
+                ("arms",),
+                f"{same[1].name} and {same[0].name} are the same build, arguments and environment; "
+                f"for an A/A pair write {{name: {same[1].name}, aa_of: {same[0].name}}}",
+            )
         if all(arm.twin_of is None for arm in arms):
             arms.append(self._twin(arms))
         return tuple(arms)
@@ -188,7 +189,7 @@ class _Arms:
         assert listed.build is not None  # the schema saw to it
         for factor, level in listed.levels.items():
             where = (*place, "levels", factor)
-            if factor in {"build", "model", "workload"}:
+            if factor in _TAKEN:
                 raise self._faults.fail(where, "is not for an arm to say; remove it")
             if self._file.arms.matrix:
                 self._faults.known(where, "factor of the matrix", factor, self._file.arms.matrix)

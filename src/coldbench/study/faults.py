@@ -10,15 +10,18 @@ from coldbench.study.words import Place
 
 
 class Faults:
-    """Tells of faults in the study file at `path`."""
+    """Tells of faults in the study file at `path`, read at `scale` (None: the selected one)."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, scale: str | None = None) -> None:
         self._path = path
+        self._scale = scale
 
     def fail(self, place: Place, message: str) -> ColdbenchError:
         """Return an error that names the file, the line of `place` and its key."""
         key = ".".join(str(part) for part in place)
-        return ColdbenchError(f"{self._path}:{line_of(self._path, place)}: {key}: {message}")
+        line = line_of(self._path, place, self._scale)
+        there = f" (at the scale {self._scale})" if self._scale else ""
+        return ColdbenchError(f"{self._path}:{line}: {key}: {message}{there}")
 
     def known(self, place: Place, kind: str, name: str, known: Iterable[str]) -> None:
         """Raise ColdbenchError, with the nearest name, where `name` is none of the known ones."""

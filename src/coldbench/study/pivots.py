@@ -43,9 +43,6 @@ def laid_out(
     place would hold two arms.
     """
     place: Place = ("pivots", name)
-    for own in ("model", "workload"):
-        if any(own in arm.levels for arm in layout.arms):
-            raise faults.fail(place, f"{own} is also a factor of the arms; rename that factor")
     for key, axes in (("rows", pivot.rows), ("columns", pivot.columns), ("where", pivot.where)):
         for axis in axes:
             faults.known((*place, key), "factor", axis, layout.axes)
@@ -78,7 +75,7 @@ def laid_out(
                 + (mend if varies else "give one of them other `levels`"),
             )
     rows, columns = (
-        [levels for levels in _product(axes, layout) if any(at[side] == levels for at in filled)]
+        _in_order({at[side] for at in filled}, axes, layout)
         for side, axes in enumerate((pivot.rows, pivot.columns))
     )
     return PivotSpec(
@@ -94,5 +91,11 @@ def laid_out(
     )
 
 
-def _product(axes: Sequence[str], layout: Layout) -> Iterable[tuple[str, ...]]:
-    return itertools.product(*(layout.axes[axis] for axis in axes))
+def _in_order(
+    places: Iterable[tuple[str, ...]], axes: Sequence[str], layout: Layout
+) -> list[tuple[str, ...]]:
+    """Return rows or columns by the order of their levels in the file, first axis first."""
+    ranks = [{level: rank for rank, level in enumerate(layout.axes[axis])} for axis in axes]
+    return sorted(
+        places, key=lambda at: [rank[level] for rank, level in zip(ranks, at, strict=True)]
+    )

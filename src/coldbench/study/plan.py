@@ -41,22 +41,27 @@ class Plan:
 
     `name` is the study file's stem and names its results folder; `arms`, `models`, `builds` (with
     `like` resolved; only those that an arm uses) and `workloads` (measured ones) are in the
-    file's order.
+    file's order. `others` are the plans at the study's other scales.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Read and expand the study file at `path`; raises ColdbenchError naming line and key."""
+    def __init__(self, path: Path, scale: str | None = None) -> None:
+        """Read and expand the study file at `path`; raises ColdbenchError naming line and key.
+
+        Without a `scale` it is the one that the file selects, and the others are checked as well.
+        """
         self.path = path
         self.name = path.stem
-        self.file: StudyFile = read_study(path)
-        self._faults = Faults(path)
-        self.arms: tuple[Arm, ...] = expanded_arms(self.file, self._faults)
+        self.file: StudyFile = read_study(path, scale)
+        self.faults = Faults(path, scale)
+        self.arms: tuple[Arm, ...] = expanded_arms(self.file, self.faults)
         self.models: dict[str, Model] = self.file.models
         self.builds: dict[str, Build] = self._builds()
         self.workloads: dict[str, Workload] = self._workloads()
         self.claims: tuple[Claim, ...] = self._claims()
         self.pivots: tuple[PivotSpec, ...] = self._pivots()
         self._check_identity()
+        names = [] if scale else [name for name in self.file.scales if name != self.file.scale]
+        self.others = tuple(Plan(path, name) for name in names)
 
     @property
     def blocks(self) -> int:
@@ -67,6 +72,11 @@ class Plan:
     def aa_pairs(self) -> tuple[tuple[str, str], ...]:
         """Return the A/A pairs as (arm, twin)."""
         return tuple((arm.twin_of, arm.name) for arm in self.arms if arm.twin_of is not None)
+
+    @property
+    def without_identity(self) -> tuple[str, ...]:
+        """Return the arms that the identity check leaves out."""
+        return self.file.identity.without if self.file.identity else ()
 
     def block(self, model: str, workload: str, block: int) -> BlockSpec:
         """Return block number `block` (from 1) of a (model, workload)."""
@@ -154,7 +164,7 @@ class Plan:
         for name, workload in self.file.workloads.items():
             if isinstance(workload, Gather) and isinstance(workload.trace, TextTokens):
                 place = ("workloads", name, "trace", "tokenizer")
-                self._faults.known(place, "build", workload.trace.tokenizer, self.file.builds)
+                self.faults.known(place, "build", workload.trace.tokenizer, self.file.builds)
                 used.add(workload.trace.tokenizer)
         return {name: self._build(name, ()) for name in self.file.builds if name in used}
 
@@ -162,30 +172,30 @@ class Plan:
         build = self.file.builds[name]
         place = ("builds", name)
         if name in seen:
-            raise self._faults.fail(
+            raise self.faults.fail(
                 place, f"`like` goes round in a circle: {' -> '.join((*seen, name))}"
             )
         given = build.model_dump(exclude_unset=True, exclude={"like", "label"})
         if build.like is not None:
-            self._faults.known((*place, "like"), "build", build.like, self.file.builds)
+            self.faults.known((*place, "like"), "build", build.like, self.file.builds)
             base = self._build(build.like, (*seen, name))
             given = base.model_dump(exclude_unset=True, exclude={"label"}) | given
         merged = Build.model_validate(given)
         if merged.source is None:
-            raise self._faults.fail(place, "needs a source (or `like`)")
+            raise self.faults.fail(place, "needs a source (or `like`)")
         ready = hasattr(merged.source, "binaries")
         if merged.pins and not hasattr(merged.source, "git"):
-            raise self._faults.fail((*place, "pins"), "need a git source to be merged onto")
+            raise self.faults.fail((*place, "pins"), "need a git source to be merged onto")
         if ready and (merged.patches or merged.cmake or merged.targets):
-            raise self._faults.fail(place, "ready binaries take no patches, cmake or targets")
+            raise self.faults.fail(place, "ready binaries take no patches, cmake or targets")
         if not ready and not merged.targets:
-            raise self._faults.fail(place, "needs targets: the programs to build")
+            raise self.faults.fail(place, "needs targets: the programs to build")
         return merged
 
     def _workloads(self) -> dict[str, Workload]:
         check = self.file.identity
         if check is not None:
-            self._faults.known(
+            self.faults.known(
                 ("identity", "workload"), "workload", check.workload, self.file.workloads
             )
         measured = {
@@ -198,12 +208,12 @@ class Plan:
         }
         for name, workload in measured.items():
             if isinstance(workload, Logits):
-                raise self._faults.fail(
+                raise self.faults.fail(
                     ("workloads", name),
                     "llama-results prints no figures; it serves as the workload of `identity`",
                 )
         if not measured:
-            raise self._faults.fail(("workloads",), "needs one beside the identity check's")
+            raise self.faults.fail(("workloads",), "needs one beside the identity check's")
         return measured
 
     def _claims(self) -> tuple[Claim, ...]:
@@ -211,10 +221,10 @@ class Plan:
         claims: list[Claim] = []
         for name, comparison in self.file.comparisons.items():
             place = ("comparisons", name)
-            self._faults.known((*place, "treatment"), "arm", comparison.treatment, arms)
-            self._faults.known((*place, "control"), "arm", comparison.control, arms)
+            self.faults.known((*place, "treatment"), "arm", comparison.treatment, arms)
+            self.faults.known((*place, "control"), "arm", comparison.control, arms)
             if comparison.treatment == comparison.control:
-                raise self._faults.fail(
+                raise self.faults.fail(
                     place, "compares an arm with itself; use aa_of for an A/A pair"
                 )
             self._check_metrics(place, comparison)
@@ -256,23 +266,23 @@ class Plan:
             self._check_metrics(("pivots", name), pivot)
             states = [state for state in pivot.states if getattr(self.file.blocks, state) > 0]
             if not states:
-                raise self._faults.fail(("pivots", name, "states"), "none of them is measured")
-            pivots.append(laid_out(name, pivot, layout, states, self._faults))
+                raise self.faults.fail(("pivots", name, "states"), "none of them is measured")
+            pivots.append(laid_out(name, pivot, layout, states, self.faults))
         return tuple(pivots)
 
     def _check_metrics(self, place: Place, asked: Comparison | Pivot) -> None:
         if len(set(asked.metrics)) != len(asked.metrics):
-            raise self._faults.fail((*place, "metrics"), "a metric stands twice; remove one")
+            raise self.faults.fail((*place, "metrics"), "a metric stands twice; remove one")
         if len(set(asked.states)) != len(asked.states):
-            raise self._faults.fail((*place, "states"), "a state stands twice; remove one")
+            raise self.faults.fail((*place, "states"), "a state stands twice; remove one")
         printed = [metric for work in self.workloads.values() for metric in _metrics(work)]
         for metric in asked.metrics:
-            self._faults.known((*place, "metrics"), "metric", metric, dict.fromkeys(printed))
+            self.faults.known((*place, "metrics"), "metric", metric, dict.fromkeys(printed))
 
     def _check_direction(self, place: Place, comparison: Comparison) -> None:
         for metric in comparison.metrics:
             if comparison.better is None and known(metric).better is None:
-                raise self._faults.fail(
+                raise self.faults.fail(
                     place, f"needs `better`: is a higher or a lower {metric} better?"
                 )
 
@@ -282,35 +292,33 @@ class Plan:
             return
         workload = self.file.workloads[check.workload]
         if not isinstance(workload, Checkable):
-            raise self._faults.fail(
+            raise self.faults.fail(
                 ("identity", "workload"),
                 "needs a workload of llama-completion, llama-results, gemma-cpp, gather or stream",
             )
         mutant: Place = ("identity", "mutant")
         if isinstance(workload, GemmaCpp) and check.repeats is None:
-            raise self._faults.fail(
+            raise self.faults.fail(
                 ("identity",),
                 "needs the key repeats: gemma.cpp chooses its kernels by their speed, so that its "
                 "greedy text is not the same each time",
             )
         if isinstance(workload, Completion | Logits | GemmaCpp):
             if check.mutant is None:
-                raise self._faults.fail(
+                raise self.faults.fail(
                     ("identity",), "needs the key mutant: a prompt of another text"
                 )
             if check.mutant == workload.prompt:
-                raise self._faults.fail(mutant, "must differ from the workload's prompt")
+                raise self.faults.fail(mutant, "must differ from the workload's prompt")
         elif check.mutant is not None:
-            raise self._faults.fail(
+            raise self.faults.fail(
                 mutant, f"is a prompt, and {workload.driver} mutates itself; remove it"
             )
         for name in check.without:
-            self._faults.known(
-                ("identity", "without"), "arm", name, [arm.name for arm in self.arms]
-            )
+            self.faults.known(("identity", "without"), "arm", name, [arm.name for arm in self.arms])
         for factor in check.group_by:
             said = {factor for arm in self.arms for factor in arm.levels}
-            self._faults.known(("identity", "group_by"), "factor", factor, sorted(said))
+            self.faults.known(("identity", "group_by"), "factor", factor, sorted(said))
 
 
 def _metrics(workload: Workload) -> list[str]:

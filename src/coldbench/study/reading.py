@@ -27,17 +27,14 @@ MOST_VALUES = 200_000
 Kind = TypeVar("Kind", bound=BaseModel)
 
 
-def read_study(path: Path) -> StudyFile:
-    """Read and validate a study file in each of its scales; return the one that it selects.
+def read_study(path: Path, scale: str | None = None) -> StudyFile:
+    """Read and validate a study file at a scale; by default at the one that it selects.
 
     Raises ColdbenchError with one line a fault (file, line, key and the mend), all faults at once.
     """
     data, lines = _load(path)
     chosen = chosen_scale(data, lines, path)
-    others = [name for name in data.get("scales", ()) if name != chosen]
-    for name in others:
-        _validated(*_laid_out(data, lines, name, path), path, StudyFile)
-    return _validated(*_laid_out(data, lines, chosen, path), path, StudyFile)
+    return _validated(*_laid_out(data, lines, scale or chosen, path), path, StudyFile)
 
 
 def _laid_out(
@@ -71,10 +68,11 @@ def _told_below(place: tuple[Any, ...], faults: Sequence[Any]) -> bool:
     return any(len(fault["loc"]) > depth and fault["loc"][:depth] == place for fault in faults)
 
 
-def line_of(path: Path, place: Place) -> int:
+def line_of(path: Path, place: Place, scale: str | None = None) -> int:
     """Return the line on which the value at `place` begins, for faults found after validation."""
     data, lines = _load(path)
-    return _line(_laid_out(data, lines, chosen_scale(data, lines, path), path)[1], place)
+    chosen = chosen_scale(data, lines, path)
+    return _line(_laid_out(data, lines, scale or chosen, path)[1], place)
 
 
 def _load(path: Path) -> tuple[Any, dict[Place, int]]:

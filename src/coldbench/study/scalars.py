@@ -16,6 +16,8 @@ _LARGEST_BYTES = 2**52
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h)", re.ASCII)
 _UNIT_SECONDS = {"s": 1, "min": 60, "h": 3600}
 _LONGEST_S = 8760 * 3600
+LEAST_BUDGET_BYTES = 2**20
+_LARGEST_SHARE = 100.0
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%", re.ASCII)
 _SECRET_KEY = re.compile(
     r"(?:^|[&;])(?:[a-z0-9_-]*token|[a-z0-9_-]*signature|sig|api[_-]?key|key-pair-id|"
@@ -62,11 +64,17 @@ def _percent(value: Any) -> Any:
 
 def _budget(value: Any) -> Any:
     if match := _PERCENT.fullmatch(str(value)):
-        return float(match[1]) / 100
+        share = float(match[1]) / 100
+        if not 0 < share <= _LARGEST_SHARE:
+            raise ValueError(f"a share of the model is above 0% and at most {_LARGEST_SHARE:.0%}")
+        return share
     try:
-        return _size(value)
+        size = _size(value)
     except ValueError as error:
         raise ValueError(f"{error}; or a share of the model, such as 50%") from None
+    if size < LEAST_BUDGET_BYTES:
+        raise ValueError(f"a budget is at least {LEAST_BUDGET_BYTES >> 20}MiB")
+    return size
 
 
 def _regular_expression(value: str) -> str:
@@ -151,7 +159,6 @@ Percent = Annotated[
 Budget = Annotated[
     int | float,
     BeforeValidator(_budget),
-    Field(gt=0),
     WithJsonSchema({"type": "string"}),
 ]
 """Bytes (int), or a share of the model's bytes (float)."""

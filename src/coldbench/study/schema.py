@@ -25,7 +25,7 @@ from coldbench.study.scalars import (
     listed,
 )
 from coldbench.study.section import Section
-from coldbench.study.sweeps import SECTIONS
+from coldbench.study.sweeps import ALL, SECTIONS
 from coldbench.study.treatment import Expect, Expected, Host, Intent
 from coldbench.study.workloads import Workload
 
@@ -238,4 +238,7 @@ def study_schema() -> dict[str, Any]:
         levels = next(iter(keys["factors"]["patternProperties"].values()))
         for entries in (*(keys[section] for section in SECTIONS), levels):
             entries["patternProperties"][r"\{"] = _SWEEP
+    matrix = schema["$defs"]["Arms"]["properties"]["matrix"]["patternProperties"]
+    for name, levels in matrix.items():
+        matrix[name] = {"anyOf": [levels, {"const": ALL}]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

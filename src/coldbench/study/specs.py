@@ -3,12 +3,14 @@
 They carry no labels, titles or comments but for Presentation: editing those reruns nothing.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from coldbench.common.errors import ColdbenchError
 from coldbench.common.folders import expanded
-from coldbench.study.scalars import Environment
+from coldbench.study.scalars import LEAST_BUDGET_BYTES, Environment
 from coldbench.study.schema import State
 from coldbench.study.treatment import Expected, Host, Intent
 from coldbench.study.workloads import TextTokens, Trace, Workload
@@ -43,11 +45,34 @@ class Arm(Spec):
         assert not isinstance(self.budget, float)
         return self.budget
 
+    @property
+    def treatment(self) -> str:
+        """Return all that decides what a run does: arms of the same text do the same."""
+        return self.model_dump_json(exclude={"name", "levels", "expect", "twin_of"})
+
     def with_model(self, size: int) -> "Arm":
-        """Return the arm for a model of `size` bytes: its budget is then in bytes."""
+        """Return the arm for a model of `size` bytes: its budget is then in bytes.
+
+        Raises ColdbenchError where that is too little for any program.
+        """
         if not isinstance(self.budget, float):
             return self
-        return self.model_copy(update={"budget": round(self.budget * size)})
+        budget = round(self.budget * size)
+        if budget < LEAST_BUDGET_BYTES:
+            raise ColdbenchError(
+                f"arm {self.name}: its budget, {self.budget:.3%} of a model of {size:,} bytes, is "
+                f"less than {LEAST_BUDGET_BYTES >> 20} MiB; give it more"
+            )
+        return self.model_copy(update={"budget": budget})
+
+
+def alike(arms: Sequence[Arm]) -> tuple[Arm, Arm] | None:
+    """Return two arms that do the same and are no A/A pair, or None; with budgets as they stand."""
+    first: dict[str, Arm] = {}
+    for arm in arms:
+        if arm.twin_of is None and (other := first.setdefault(arm.treatment, arm)) is not arm:
+            return other, arm
+    return None
 
 
 class BlockSpec(Spec):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.study.words import Place
+from coldbench.study.words import Place, suggest
 
 SECTIONS = ("models", "builds", "workloads", "comparisons")
 """Mappings whose entries may be sweeps, besides the levels of each factor."""
@@ -22,8 +22,11 @@ MOST_ENTRIES = 1000
 """That one entry may stand for: more is a slip, since each is measured."""
 
 ALL = "*"
+LATER = ("model", "rpc")
+"""Marks that stay in arguments: drivers replace them."""
+
 _SWEPT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MARK = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_MARK = re.compile(r"(?<!\{)\{([A-Za-z_][A-Za-z0-9_]*)\}(?!\})")
 
 
 def swept(data: Any, lines: dict[Place, int], path: Path) -> tuple[Any, dict[Place, int]]:
@@ -37,25 +40,7 @@ def swept(data: Any, lines: dict[Place, int], path: Path) -> tuple[Any, dict[Pla
         written["scales"] = {
             name: writer.sections(scale, ("scales", name)) for name, scale in scales.items()
         }
-    return _all_levels(written), writer.lines
-
-
-def _all_levels(data: Any) -> Any:
-    """Replace `"*"` in the matrix of arms by the names of all levels, or of all builds."""
-    match data:
-        case {"arms": {"matrix": dict(matrix)}}:
-            pass
-        case _:
-            return data
-    factors = data.get("factors")
-    known = {**(factors if isinstance(factors, dict) else {}), "build": data.get("builds")}
-    filled = {
-        factor: [*known[factor]]
-        if levels == ALL and isinstance(known.get(factor), dict)
-        else levels
-        for factor, levels in matrix.items()
-    }
-    return data | {"arms": data["arms"] | {"matrix": filled}}
+    return writer.all_levels(written), writer.lines
 
 
 class _Writer:
@@ -80,6 +65,26 @@ class _Writer:
                 for name, levels in factors.items()
             }
         return written
+
+    def all_levels(self, data: Any) -> Any:
+        """Replace `"*"` in the matrix of arms by the names of all levels, or of all builds."""
+        match data:
+            case {"arms": {"matrix": dict(matrix)}}:
+                pass
+            case _:
+                return data
+        factors = data.get("factors")
+        known = {**(factors if isinstance(factors, dict) else {}), "build": data.get("builds")}
+        filled = dict(matrix)
+        for factor, levels in matrix.items():
+            if levels != ALL:
+                continue
+            if factor not in known:
+                said = f"unknown factor {factor!r}{suggest(factor, [*known])}"
+                raise self._fault(("arms", "matrix", factor), said)
+            if isinstance(known[factor], dict):  # else the schema tells
+                filled[factor] = [*known[factor]]
+        return data | {"arms": data["arms"] | {"matrix": filled}}
 
     def mapping(self, entries: Any, place: Place) -> Any:
         """Return a mapping with each entry that is a sweep written out."""
@@ -109,14 +114,22 @@ class _Writer:
         """Yield the name and the values of each entry that this one stands for."""
         where = (*place, "sweep")
         lists = self._lists(sweep, where)
+        texts = _texts(rest)
         for swept_name in lists:
             mark = f"{{{swept_name}}}"
             if mark not in name:
                 raise self._fault(
                     where, f"the entry's name needs {mark} in it, else all of them have one name"
                 )
-            if mark not in _texts(rest):
+            if mark in _keys(rest):
+                raise self._fault(where, f"{mark} stands in a key; only in values is it replaced")
+            if mark not in texts:
                 raise self._fault(where, f"no text of the entry has {mark}; use it or remove it")
+        for unknown in _MARK.findall(name + texts):
+            if unknown not in {*lists, *LATER}:
+                raise self._fault(
+                    where, f"{{{unknown}}} is not swept here{suggest(unknown, [*lists])}"
+                )
         size = math.prod(map(len, lists.values()))
         if size > MOST_ENTRIES:
             raise self._fault(where, f"stands for {size} entries, more than {MOST_ENTRIES}")
@@ -174,4 +187,14 @@ def _texts(value: Any) -> str:
             return "\n".join(map(_texts, value))
         case dict():
             return "\n".join(map(_texts, value.values()))
+    return ""
+
+
+def _keys(value: Any) -> str:
+    """Return all keys in a value, one after the other."""
+    match value:
+        case list():
+            return "\n".join(map(_keys, value))
+        case dict():
+            return "\n".join([*value, *map(_keys, value.values())])
     return ""

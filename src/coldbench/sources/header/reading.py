@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.common.text import visible
 
 CHUNK_BYTES = 1 << 16
 MAX_TEXT_BYTES = 1 << 20
@@ -38,8 +39,7 @@ class ByteSource(Protocol):
 def fail(path: Path, what: str) -> NoReturn:
     """Raise ColdbenchError: `path` and what is wrong with it, in one line."""
     # Names from a damaged header may hold anything, line breaks too.
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in what)
-    raise ColdbenchError(f"{path}: {line}")
+    raise ColdbenchError(f"{path}: {visible(what, breaks=False)}")
 
 
 class LocalFile:

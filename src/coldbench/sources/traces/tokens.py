@@ -7,7 +7,6 @@ import math
 import os
 import re
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ import numpy.typing as npt
 from gguf.constants import Keys
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.common.folders import cache_folder
+from coldbench.common.scratch import scratch
 from coldbench.sources.header import ModelMap, Skipped
 
 Ids = npt.NDArray[np.int64]
@@ -109,8 +110,8 @@ def text_tokens(path: Path, tokenizer: Path, model: ModelMap) -> Tokens:
         raise ColdbenchError(f"{path}: is no text to tokenize; name a file that is not empty")
     argv = [os.path.abspath(tokenizer), "-m", str(model.path), "-f", os.path.abspath(path)]
     argv += ["--ids", "--no-escape", "--no-parse-special"]
-    with tempfile.TemporaryDirectory(prefix="coldbench-tokenize-") as home:
-        printed = _output(argv, home)
+    with scratch(cache_folder(), "tokenize") as home:
+        printed = _output(argv, str(home))
     ids = _parsed(printed, f"{tokenizer} on {path}")
     return Tokens(_checked(ids, vocabulary_of(model), str(path)))
 
