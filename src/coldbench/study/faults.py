@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.study.reading import line_of
+from coldbench.study.reading import at_scale, line_of
 from coldbench.study.words import Place
 
 
@@ -20,8 +20,8 @@ class Faults:
         """Return an error that names the file, the line of `place` and its key."""
         key = ".".join(str(part) for part in place)
         line = line_of(self._path, place, self._scale)
-        there = f" (at the scale {self._scale})" if self._scale else ""
-        return ColdbenchError(f"{self._path}:{line}: {key}: {message}{there}")
+        told = f"{self._path}:{line}: {key}: {message}{at_scale(self._scale)}"
+        return ColdbenchError(told)
 
     def known(self, place: Place, kind: str, name: str, known: Iterable[str]) -> None:
         """Raise ColdbenchError, with the nearest name, where `name` is none of the known ones."""

@@ -16,6 +16,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.common.text import visible
 from coldbench.study.scales import chosen_scale, scaled
 from coldbench.study.schema import StudyFile
 from coldbench.study.sweeps import swept
@@ -34,7 +35,16 @@ def read_study(path: Path, scale: str | None = None) -> StudyFile:
     """
     data, lines = _load(path)
     chosen = chosen_scale(data, lines, path)
-    return _validated(*_laid_out(data, lines, scale or chosen, path), path, StudyFile)
+    try:
+        return _validated(*_laid_out(data, lines, scale or chosen, path), path, StudyFile)
+    except ColdbenchError as error:
+        faults = [f"{fault}{at_scale(scale)}" for fault in str(error).splitlines()]
+        raise ColdbenchError("\n".join(faults)) from None
+
+
+def at_scale(scale: str | None) -> str:
+    """Return what to add to a fault that shows at a scale which the file does not select."""
+    return f" (at the scale {scale})" if scale else ""
 
 
 def _laid_out(
@@ -179,7 +189,7 @@ def _line(lines: dict[Place, int], place: Place) -> int:
 
 def _explain(fault: Any, data: Any, kind: type[BaseModel]) -> str:
     place = _place(fault["loc"], data)
-    key = ".".join(str(part) for part in place) or "the file"
+    key = visible(".".join(str(part) for part in place), breaks=False) or "the file"
     last = str(fault["loc"][-1]) if fault["loc"] else ""
     match fault["type"]:
         case "extra_forbidden":
