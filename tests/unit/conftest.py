@@ -16,6 +16,7 @@ from coldbench.measure.native import SOURCES, launcher_program
 
 from .gather_kernel import Gather, Table
 from .gguf_files import gguf, key, text
+from .stream_kernel import LAYERS, TOKENS, Weights, sums, write_feed
 
 MIB = 2**20
 
@@ -113,3 +114,46 @@ def indices(table: Table) -> np.ndarray:
 @pytest.fixture
 def gather(gather_program: Path, tmp_path: Path) -> Gather:
     return Gather(gather_program, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    build = tmp_path_factory.mktemp("native")
+    for command in (
+        f"cmake -S {SOURCES.parent}/kernels -B {build} -G Ninja -DCMAKE_BUILD_TYPE=Release",
+        f"cmake --build {build} --target stream",
+    ):
+        done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "warning" not in done.stdout
+    return build / "stream"
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Weights:
+    """Six layers of about 12 MiB at odd offsets.
+
+    A layer has a large range, a short one that shares a page with it, and one in another shard;
+    the last layer's bytes are the last of the file, whose size is no multiple of a page.
+    """
+    folder = tmp_path_factory.mktemp("weights")
+    first, second = folder / "a model.gguf", folder / "shard 2.gguf"
+    random = np.random.default_rng(5)
+    ranges: list[tuple[int, int, int, Path]] = []
+    at = 12_345
+    for layer in range(LAYERS):
+        large = 11 * MIB + 1000 * layer + 7
+        ranges.append((layer, at, large, first))
+        ranges.append((layer, at + large + 5, 100, first))
+        ranges.append((layer, 777 + layer * MIB, MIB, second))
+        at += large + 105
+    first.write_bytes(random.bytes(at))
+    second.write_bytes(random.bytes(777 + LAYERS * MIB))
+    feed = folder / "layers"
+    write_feed(feed, tuple(ranges))
+    return Weights(first, feed, tuple(ranges))
+
+
+@pytest.fixture(scope="session")
+def expected(weights: Weights) -> list[str]:
+    return sums(weights, TOKENS, 1)

@@ -1,6 +1,7 @@
 """Small GGUF files written by hand, to the letter of the format."""
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 DATA = Path(__file__).parents[1] / "data" / "gguf"
@@ -31,3 +32,14 @@ def gguf(
         head += text(name) + struct.pack("<I", len(shape))
         head += struct.pack(f"<{len(shape)}Q", *shape) + struct.pack("<IQ", kind, offset)
     return head + bytes(-len(head) % alignment) + data
+
+
+def strings(name: str, values: Sequence[str]) -> bytes:
+    return key(name, 9, struct.pack("<IQ", 8, len(values)) + b"".join(map(text, values)))
+
+
+def heading(architecture: str, vocabulary: int = 50) -> list[bytes]:
+    found = [key("general.architecture", 8, text(architecture))]
+    if vocabulary:
+        found.append(strings("tokenizer.ggml.tokens", [f"t{n}" for n in range(vocabulary)]))
+    return found

@@ -1,31 +1,22 @@
 """The kernel `stream`, on real files: the same sums whatever brings the weights into memory."""
 
 import json
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import psutil
 import pytest
 
 from coldbench.measure.cgroup import Group, own_group
 from coldbench.measure.launcher import Launched
-from coldbench.measure.native import SOURCES
 from coldbench.measure.pagecache import evict
 
-MIB = 2**20
-ROW = 4096
-TOKENS = 3
-LAYERS = 6
+from .stream_kernel import LAYERS, MIB, TOKENS, Weights, argv, call, result, sums
+
 RunIn = Callable[..., Launched]
-U64 = npt.NDArray[np.uint64]
 
 POLICIES = [
     ("mmap",),
@@ -49,130 +40,9 @@ POLICIES = [
 ]
 
 
-@dataclass(frozen=True)
-class Weights:
-    """A model in two files, as ranges of (layer, offset, bytes, file)."""
-
-    model: Path
-    feed: Path
-    ranges: tuple[tuple[int, int, int, Path], ...]
-
-    @property
-    def size(self) -> int:
-        return sum(size for _, _, size, _ in self.ranges)
-
-
-def write_feed(feed: Path, ranges: tuple[tuple[int, int, int, Path], ...]) -> None:
-    lines = [f"CBLAYERS1 {ranges[-1][0] + 1} {len(ranges)}"]
-    lines += [f"{layer} {offset} {size} {file.name}" for layer, offset, size, file in ranges]
-    feed.write_text("\n".join(lines) + "\n")
-
-
-@pytest.fixture(scope="session")
-def stream(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    build = tmp_path_factory.mktemp("native")
-    for command in (
-        f"cmake -S {SOURCES.parent}/kernels -B {build} -G Ninja -DCMAKE_BUILD_TYPE=Release",
-        f"cmake --build {build} --target stream",
-    ):
-        done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "warning" not in done.stdout
-    return build / "stream"
-
-
-@pytest.fixture(scope="session")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Weights:
-    """Six layers of about 12 MiB at odd offsets.
-
-    A layer has a large range, a short one that shares a page with it, and one in another shard;
-    the last layer's bytes are the last of the file, whose size is no multiple of a page.
-    """
-    folder = tmp_path_factory.mktemp("weights")
-    first, second = folder / "a model.gguf", folder / "shard 2.gguf"
-    random = np.random.default_rng(5)
-    ranges: list[tuple[int, int, int, Path]] = []
-    at = 12_345
-    for layer in range(LAYERS):
-        large = 11 * MIB + 1000 * layer + 7
-        ranges.append((layer, at, large, first))
-        ranges.append((layer, at + large + 5, 100, first))
-        ranges.append((layer, 777 + layer * MIB, MIB, second))
-        at += large + 105
-    first.write_bytes(random.bytes(at))
-    second.write_bytes(random.bytes(777 + LAYERS * MIB))
-    feed = folder / "layers"
-    write_feed(feed, tuple(ranges))
-    return Weights(first, feed, tuple(ranges))
-
-
-def mixed(value: U64) -> U64:
-    value = value + np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
-
-
-def sums(weights: Weights, tokens: int, work: int) -> list[str]:
-    """Return the checksums by the definition in compute.h, without any of its code."""
-    found = [0] * tokens
-    row = 0
-    for layer, offset, size, file in weights.ranges:
-        row = 0 if offset == 12_345 or (layer and file == weights.model and size > MIB) else row
-        with file.open("rb") as opened:
-            opened.seek(offset)
-            data = np.frombuffer(opened.read(size), np.int8).astype(np.float64)
-        rows = -(-size // ROW)
-        matrix = np.zeros(rows * ROW)
-        matrix[:size] = data
-        numbers = np.arange(row, row + rows, dtype=np.uint64)
-        for token in range(tokens):
-            x = np.zeros(ROW)
-            for step in range(work):
-                seed = ((token << 40) ^ (layer << 16) ^ step) << 12
-                bits = mixed(np.uint64(seed) ^ np.arange(ROW, dtype=np.uint64)) >> np.uint64(56)
-                x += bits.astype(np.uint8).view(np.int8)
-            # Exact: whole numbers below 2^53.
-            y = (matrix.reshape(rows, ROW) @ x).astype(np.int64).view(np.uint64)
-            terms = mixed(y ^ mixed(np.uint64(layer << 40) ^ numbers))
-            found[token] = (found[token] + int(terms.sum(dtype=np.uint64))) % 2**64
-        row += rows
-    return [f"{value:016x}" for value in found]
-
-
-@pytest.fixture(scope="session")
-def expected(weights: Weights) -> list[str]:
-    return sums(weights, TOKENS, 1)
-
-
-def argv(stream: Path, weights: Weights, policy: str) -> list[str]:
-    paths = (stream, "--model", weights.model, "--feed", weights.feed)
-    return [*map(str, paths), "--policy", policy]
-
-
 def into(group: Group, *command: str) -> list[str]:
     """Return a command line that enters the group before it becomes `command`."""
     return ["/bin/sh", "-c", 'echo 0 > "$0" && exec "$@"', str(group.procs[0]), *command]
-
-
-def call(
-    stream: Path, weights: Weights, policy: str, *options: str, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*argv(stream, weights, policy), "--tokens", str(TOKENS), *options],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={**os.environ, **environment},
-    )
-
-
-def result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stdout.splitlines()
-    found: dict[str, Any] = json.loads(line)
-    return found
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids="-".join)
@@ -354,114 +224,6 @@ def test_memory_that_others_hold_from_the_start_means_fewer_layers(
     assert done["fallback"] == "fewer layers"
     assert done["retained_layers"] <= 1
     assert done["checksums"] == expected
-
-
-def unsupported(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 3, done.stderr
-    found: dict[str, str] = json.loads(done.stdout)
-    return found["unsupported"]
-
-
-def test_a_budget_below_two_buffers_is_unsupported(stream: Path, weights: Weights) -> None:
-    done = call(stream, weights, "scheduled", "--budget", str(40 * MIB))
-    assert "is below 2 buffers of 12" in unsupported(done)
-    done = call(stream, weights, "direct", "--budget", str(8 * MIB))
-    assert "does not hold a buffer" in unsupported(done)
-
-
-def test_a_filesystem_without_direct_reads_is_unsupported(stream: Path, weights: Weights) -> None:
-    shared = Path("/dev/shm") / f"stream-{os.getpid()}.gguf"
-    if not os.path.ismount("/dev/shm"):
-        pytest.skip("no tmpfs here")
-    try:
-        shared.write_bytes(bytes(ROW * 3))
-        feed = weights.feed.with_name("shared")
-        write_feed(feed, ((0, 0, ROW * 3, shared),))
-        done = call(stream, Weights(shared, feed, ()), "direct")
-        assert "has no O_DIRECT" in unsupported(done)
-        done = call(stream, Weights(shared, feed, ()), "mmap")
-        assert done.returncode == 0
-    finally:
-        shared.unlink()
-
-
-def test_a_kernel_that_collapses_no_files_is_unsupported_and_one_that_does_exact(
-    stream: Path, weights: Weights, expected: list[str]
-) -> None:
-    done = call(stream, weights, "mmap+collapse")
-    if done.returncode == 3:
-        assert "MADV_COLLAPSE" in unsupported(done)
-    else:
-        assert result(done)["checksums"] == expected
-
-
-def test_a_file_shorter_than_the_feed_says_is_refused(stream: Path, tmp_path: Path) -> None:
-    model, feed = tmp_path / "m.gguf", tmp_path / "layers"
-    model.write_bytes(bytes(5000))
-    write_feed(feed, ((0, 0, 4000, model), (1, 4000, 1001, model)))
-    for policy in ("mmap", "scheduled", "read"):
-        done = call(stream, Weights(model, feed, ()), policy)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "holds 5000 bytes, but the feed's line 3 wants 1001 bytes at 4000" in done.stderr
-
-
-def test_a_file_shortened_while_it_is_mapped_is_one_clear_line(
-    stream: Path, tmp_path: Path
-) -> None:
-    model, feed = tmp_path / "m.gguf", tmp_path / "layers"
-    model.write_bytes(bytes(32 * MIB))
-    write_feed(feed, ((0, 0, 32 * MIB, model),))
-    command = [*argv(stream, Weights(model, feed, ()), "mmap"), "--tokens", "100000"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(0.3)
-    os.truncate(model, ROW)
-    out, err = process.communicate(timeout=30)
-    assert (process.returncode, out) == (1, "")
-    assert "SIGBUS" in err
-    assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("", "does not begin with"),
-        ("CBLAYERS1 1 1\n", "promises 1 layers in 1 ranges"),
-        ("CBLAYERS1 1 1\n0 0 0 m.gguf\n", "no bytes"),
-        ("CBLAYERS1 1 1\n0 0 9\n", "line 2 is not"),
-        ("CBLAYERS1 1 1\n0 0 9 other/m.gguf\n", "line 2 is not"),
-        ("CBLAYERS1 2 1\n1 0 9 m.gguf\n", "layers count up from 0"),
-        ("CBLAYERS1 1 1\n0 0 9 none.gguf\n", "No such file"),
-        ("CBLAYERS1 1 1\n0 -1 9 m.gguf\n", "line 2 is not"),
-    ],
-)
-def test_a_broken_feed_is_named(stream: Path, tmp_path: Path, text: str, line: str) -> None:
-    model, feed = tmp_path / "m.gguf", tmp_path / "layers"
-    model.write_bytes(bytes(ROW))
-    feed.write_text(text)
-    done = call(stream, Weights(model, feed, ()), "mmap")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert line in done.stderr
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("mmap+sequential+random",),
-        ("mmap+willneed+willneed",),
-        ("mmap+nonsense",),
-        ("mmapped",),
-        ("scheduled", "--buffers", "1"),
-        ("scheduled", "--read-size", "5000"),
-        ("scheduled", "--piece", "4096"),
-        ("scheduled", "extra"),
-        ("mmap", "--tokens", "1"),
-        ("mmap", "--unknown"),
-    ],
-)
-def test_usage(stream: Path, weights: Weights, options: tuple[str, ...]) -> None:
-    done = call(stream, weights, *options)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr
 
 
 def test_advice_that_fails_is_told(

@@ -18,16 +18,13 @@ from coldbench.sources.traces import (
     Tokens,
     batched_bench_tokens,
     make_trace,
-    prepare_layers,
     prepare_trace,
     rows_of_tokens,
     table_of,
-    vocabulary_of,
     write_feed,
 )
 from coldbench.sources.traces.feed import count_pages, distinct, pages_of
-from coldbench.sources.traces.layers import layers_of, layers_text
-from tests.unit.gguf_files import gguf, key, number, text
+from tests.unit.gguf_files import gguf, heading, key, number
 
 TABLE = "per_layer_token_embd.weight"
 F32 = 0
@@ -43,19 +40,8 @@ def _own_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLDBENCH_LOCK", str(tmp_path / "machine.lock"))
 
 
-def strings(name: str, values: Sequence[str]) -> bytes:
-    return key(name, 9, struct.pack("<IQ", 8, len(values)) + b"".join(map(text, values)))
-
-
 def longs(name: str, values: Sequence[int]) -> bytes:
     return key(name, 9, struct.pack(f"<IQ{len(values)}Q", 10, len(values), *values))
-
-
-def heading(architecture: str, vocabulary: int = VOCABULARY) -> list[bytes]:
-    found = [key("general.architecture", 8, text(architecture))]
-    if vocabulary:
-        found.append(strings("tokenizer.ggml.tokens", [f"t{n}" for n in range(vocabulary)]))
-    return found
 
 
 def ple(**other: Any) -> list[bytes]:
@@ -280,50 +266,6 @@ class TestRecorded:
         assert "cannot be read" in refused(gemma4, {"recorded": tmp_path})
 
 
-class TestText:
-    def program(self, folder: Path, script: str) -> Path:
-        path = folder / "llama-tokenize"
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-        return path
-
-    def tokenize(self, model: Path, script: str, words: str = "words") -> dict[str, Any]:
-        (model.parent / "a text").write_text(words)
-        return {"text": model.parent / "a text", "tokenizer": self.program(model.parent, script)}
-
-    def test_the_program_is_asked_for_ids_and_not_by_the_callers_environment(
-        self, gemma4: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("LLAMA_ARG_MODEL", "other")
-        script = (
-            'test -z "$LLAMA_ARG_MODEL" || exit 9; echo "$*" > "${2%/*}/asked"; echo "[4, 5, 6]"'
-        )
-        found = make_trace(gemma4, self.tokenize(gemma4, script))
-        assert found.rows.tolist() == [4, 5, 6]
-        asked = (gemma4.parent / "asked").read_text().strip()
-        text_path = gemma4.parent / "a text"
-        assert asked == f"-m {gemma4} -f {text_path} --ids --no-escape --no-parse-special"
-
-    @pytest.mark.parametrize(
-        ("script", "why"),
-        [
-            ("echo cannot load >&2; exit 1", "failed with exit status 1: cannot load"),
-            ("exit 3", "failed with exit status 3: no message"),
-            ("echo '[1, 99]'", "token 2 is 99, outside the vocabulary of 50"),
-            ("echo '[]'", "has 0 token ids"),
-            ("echo usage", "b'usage' is no token id"),
-        ],
-    )
-    def test_what_the_program_does_wrong_is_told(self, gemma4: Path, script: str, why: str) -> None:
-        assert why in refused(gemma4, self.tokenize(gemma4, script))
-
-    def test_no_text_no_program(self, gemma4: Path, tmp_path: Path) -> None:
-        assert "is no text" in refused(gemma4, self.tokenize(gemma4, "echo [1]", words=""))
-        stream = self.tokenize(gemma4, "echo [1]")
-        assert "cannot be started" in refused(gemma4, stream | {"tokenizer": tmp_path / "none"})
-        assert "cannot be read" in refused(gemma4, stream | {"text": tmp_path / "none"})
-
-
 class TestTables:
     def test_a_raw_file(self, tmp_path: Path) -> None:
         raw = tmp_path / "raw"
@@ -348,10 +290,22 @@ class TestTables:
             (heading("qwen4exp"), ROWS, "no usable qwen4exp.ple.ngram_size"),
             (heading("qwen4exp") + ple(ngram_size=1), ROWS, "1-grams"),
             (heading("qwen4exp") + ple(heads_per_ngram=0), ROWS, "0 heads"),
-            (heading("qwen4exp") + ple(heads_per_ngram=3), ROWS, "head_vocab_sizes of 6"),
-            (heading("qwen4exp") + ple(layer_multipliers=(1, 2)), ROWS, "multipliers of 3"),
+            (
+                heading("qwen4exp") + ple(heads_per_ngram=3),
+                ROWS,
+                "head_vocab_sizes of 6",
+            ),
+            (
+                heading("qwen4exp") + ple(layer_multipliers=(1, 2)),
+                ROWS,
+                "multipliers of 3",
+            ),
             (heading("qwen4exp") + ple(), ROWS - 1, "does not fit the table of 139"),
-            (heading("qwen4exp") + ple(head_vocab_sizes=(31, 29, 0, 23)), ROWS, "a head of 0"),
+            (
+                heading("qwen4exp") + ple(head_vocab_sizes=(31, 29, 0, 23)),
+                ROWS,
+                "a head of 0",
+            ),
         ],
     )
     def test_headers_that_do_not_fit(
@@ -439,82 +393,3 @@ class TestFeed:
 
 def make_table(**keys: int) -> Table:
     return Table(file=Path("file"), name="table", **keys)
-
-
-class TestLayers:
-    def tensors(self, *names: str, size: int = 128) -> bytes:
-        keys = heading("gemma4", 0)
-        placed = [(name, (size // 4,), F32, number * size) for number, name in enumerate(names)]
-        return gguf(keys, placed, bytes(size * len(names)))
-
-    def test_tensors_of_a_block_are_merged(self, tmp_path: Path) -> None:
-        path = tmp_path / "my model.gguf"
-        names = ["token_embd.weight", "blk.0.a", "blk.0.b", "blk.10.a", "blk.2.a", "output"]
-        path.write_bytes(self.tensors(*names, "blk.0.c", TABLE))
-        model = read_model(path)
-        at = {name: tensor.offset for name, tensor in model.tensors.items()}
-        assert layers_of(model, None) == [
-            [(path, at["blk.0.a"], 256), (path, at["blk.0.c"], 128)],
-            [(path, at["blk.2.a"], 128)],
-            [(path, at["blk.10.a"], 128)],
-        ]
-        assert layers_text(layers_of(model, None)) == (
-            "CBLAYERS1 3 4\n"
-            f"0 {at['blk.0.a']} 256 my model.gguf\n"
-            f"0 {at['blk.0.c']} 128 my model.gguf\n"
-            f"1 {at['blk.2.a']} 128 my model.gguf\n"
-            f"2 {at['blk.10.a']} 128 my model.gguf\n"
-        )
-
-    def test_padding_is_part_of_a_range(self, tmp_path: Path) -> None:
-        path = tmp_path / "padded.gguf"
-        tensors = [("blk.0.a", (5,), F32, 0), ("blk.0.b", (5,), F32, 32)]
-        path.write_bytes(gguf(heading("llama", 0), tensors, bytes(64)))
-        ((file_range,),) = layers_of(read_model(path), None)
-        assert file_range[2] == 52
-
-    def test_the_table_is_of_no_layer(self, tmp_path: Path) -> None:
-        path = tmp_path / "model.gguf"
-        path.write_bytes(self.tensors("blk.0.a", "blk.0.table", "blk.1.a"))
-        found = prepare_layers(record(path, "blk.0.table"), tmp_path / "cache")
-        assert (found["layers"], found["ranges"]) == (2, 2)
-        assert (found["weight_bytes"], found["largest_layer_bytes"]) == (256, 128)
-        assert found["kind"] == "layers"
-        kept = Path(found["path"])
-        assert found["sha256"] == hashlib.sha256(kept.read_bytes()).hexdigest()
-        assert prepare_layers(record(path, "blk.0.table"), tmp_path / "cache") == found
-        assert prepare_layers(record(path, None), tmp_path / "cache")["ranges"] == 2
-        assert prepare_layers(record(path, None), tmp_path / "cache")["weight_bytes"] == 384
-
-    def test_no_layers(self, tmp_path: Path) -> None:
-        path = tmp_path / "model.gguf"
-        path.write_bytes(self.tensors("token_embd.weight", TABLE))
-        with pytest.raises(ColdbenchError, match=r"no tensors blk\.N"):
-            prepare_layers(record(path), tmp_path / "cache")
-
-    def test_shards_go_by_their_names_beside_the_model(self, tmp_path: Path) -> None:
-        blobs, named = tmp_path / "blobs", tmp_path / "named"
-        blobs.mkdir()
-        named.mkdir()
-        for index, tensors in enumerate((["blk.0.a", TABLE], ["blk.0.b", "blk.1.a"])):
-            keys = [*heading("gemma4", 32), key("split.no", 2, struct.pack("<H", index))]
-            keys += [key("split.count", 2, struct.pack("<H", 2))]
-            placed = [
-                (name, (4, 32) if name == TABLE else (128,), F32, 512 * at)
-                for at, name in enumerate(tensors)
-            ]
-            blob = blobs / f"m-0000{index + 1}-of-00002.gguf"
-            blob.write_bytes(gguf(keys, placed, bytes(1024)))
-            (named / f"model-0000{index + 1}-of-00002.gguf").symlink_to(blob)
-        path = named / "model-00001-of-00002.gguf"
-        layers = layers_of(read_model(path), None)
-        assert [[file.name for file, _, _ in ranges] for ranges in layers] == [
-            ["model-00001-of-00002.gguf", "model-00002-of-00002.gguf"],
-            ["model-00002-of-00002.gguf"],
-        ]
-        assert table_of(read_model(path)).file == path
-        short = tmp_path / "short.gguf"
-        short.symlink_to(blobs / "m-00001-of-00002.gguf")
-        assert vocabulary_of(read_model(short)) == 32
-        with pytest.raises(ColdbenchError, match="is not in this folder"):
-            layers_of(read_model(short), None)

@@ -4,6 +4,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from coldbench.study.builds import Build, GitRepository, GitSource, Pin
+
 CMAKE_LISTS = """\
 cmake_minimum_required(VERSION 3.14)
 project(toy C)
@@ -114,3 +116,14 @@ def output(record: dict) -> str:
     """Run a build's program."""
     program = record["programs"]["toy"]["path"]
     return subprocess.run([program], capture_output=True, text=True, check=True).stdout
+
+
+def build(toy: Repository, *pins: Pin | str, ref: str = "v1", commit: str | None = None) -> Build:
+    source = GitSource(git=GitRepository(url=str(toy.folder), ref=ref, commit=commit))
+    return Build(source=source, pins=[Pin.model_validate(one) for one in pins], targets=("toy",))
+
+
+def change(toy: Repository, name: str, old: str, new: str, start: str = "v1") -> str:
+    """Commit one replacement in main.c on a new branch `name`."""
+    toy.branch(name, start)
+    return toy.replace("main.c", old, new, message=name)
