@@ -58,9 +58,38 @@ def test_the_last_flag_counts_and_wins_over_its_variable() -> None:
         "-ub": "64",
         "-fa": "on",
         "-ctk": "q8_0",
+        "-ctv": "f16",
         "-t": "2",
         "--repack": "off",
     }
+
+
+@pytest.mark.parametrize(
+    ("args", "environment", "value"),
+    [
+        ("-fa on", "", "on"),
+        ("-fa 1", "", "on"),
+        ("--flash-attn enabled", "", "on"),
+        ("-fa", "", "on"),  # older versions: a switch
+        ("-fa -c 64", "", "on"),
+        ("-c 64 -fa", "off", "on"),
+        ("-fa 0", "", "off"),
+        ("-fa disabled", "on", "off"),
+        ("-fa -1", "", "auto"),
+        ("-fa auto", "", "auto"),
+        ("", "false", "off"),
+        ("", "", ""),
+    ],
+)
+def test_words_of_one_meaning_are_one_value(args: str, environment: str, value: str) -> None:
+    found = bit_settings(args.split(), {"LLAMA_ARG_FLASH_ATTN": environment})
+    assert found["-fa"] == value
+
+
+def test_a_default_that_is_written_out_is_no_other_setting() -> None:
+    written_out = ["-ctk", "f16", "--cache-type-v", "f16", "--repack"]
+    assert bit_settings(written_out, {}) == bit_settings([], {})
+    assert bit_settings([], {"LLAMA_ARG_REPACK": "0"})["--repack"] == "off"
 
 
 def test_what_arms_do_not_share_is_told_with_its_values() -> None:
@@ -100,6 +129,17 @@ def test_an_arm_outside_the_matrix_has_no_factor_to_group_by(tmp_path: Path) -> 
         (LOGITS, "[-ctv, q8_0]", "-ctv"),
         (LOGITS, "[--no-repack]", "--repack"),
         (LOGITS, "{intent: {repack: off}}", "--repack"),
+        (LOGITS, "{intent: {repack: on}}", ""),
+        (
+            LOGITS.replace("512]", "512], environment: {LLAMA_ARG_CACHE_TYPE_K: q8_0}"),
+            "[-c, 9]",
+            "",
+        ),
+        (
+            LOGITS.replace("512]", "512], environment: {LLAMA_ARG_CACHE_TYPE_K: q8_0}"),
+            "[-ctk, q8_0]",
+            "",
+        ),
         (LOGITS, "{environment: {LLAMA_ARG_UBATCH: 8}}", ""),  # the workload's flag wins
         (LOGITS, "{environment: {LLAMA_ARG_FLASH_ATTN: off}}", "-fa"),
         (LOGITS, "[-ub, 512, --load-mode, none]", ""),
@@ -136,6 +176,11 @@ def test_where_outputs_differ_what_else_was_not_equal_is_named() -> None:
         return IdentityRun("model", arm, (), variant, made)
 
     controls = [run("a", "x", variant="repeat"), run("a", "y", variant="mutant")]
+    sound = judge([run("a", "x", "-t", "2"), run("b", "x", "-t", "1"), *controls])
+    assert [sound["model", arm].ok for arm in ("a", "b")] == [True, True]
+    for flag in ("-ngl", "-ot"):
+        told = judge([run("a", "x"), run("b", "z", flag, "9"), *controls])["model", "b"].reason
+        assert f"{flag} " in told
     found = judge([run("a", "x", "-t", "2"), run("b", "z", "-t", "1"), *controls])
     assert (
         found["model", "b"].reason

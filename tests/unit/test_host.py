@@ -8,7 +8,8 @@ import pytest
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.measure import host
-from coldbench.measure.host import host_facts, host_state
+from coldbench.measure.host import host_facts, host_state, read_ahead_file
+from coldbench.measure.pagecache import FileSystem
 
 
 def test_facts_are_json_and_do_not_move(tmp_path: Path) -> None:
@@ -64,6 +65,36 @@ def test_a_mounts_own_read_ahead_goes_before_its_disks(
     (own / "read_ahead_kb").write_text("4096\n")
     monkeypatch.setattr(host, "_SYS", tmp_path / "sys")
     assert host_facts(tmp_path)["disk_read_ahead_kb"] == 4096
+
+
+def test_a_file_system_on_no_one_device_has_its_own_read_ahead_or_none_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Linux shows a btrfs; its subvolume's number, 0:N, is nowhere in sysfs."""
+    system, model = tmp_path / "sys", tmp_path / "model"
+    model.touch()
+    status = model.stat()
+    disk_tree(system, os.makedev(259, 1), partition=False)
+    bdi = system / "devices/virtual/bdi/btrfs-2"
+    bdi.mkdir(parents=True)
+    (bdi / "read_ahead_kb").write_text("4096\n")
+    volume = system / "fs/btrfs/0b7c"
+    (volume / "devices/nvme0n1").mkdir(parents=True)
+    (volume / "bdi").symlink_to(bdi)
+    monkeypatch.setattr(host, "_SYS", system)
+    of_volume = os.stat_result((*status[:2], os.makedev(0, 61), *status[3:]))
+    real = Path.stat
+    monkeypatch.setattr(
+        Path, "stat", lambda self, **how: of_volume if self == model else real(self, **how)
+    )
+    for kind, device, ahead in (
+        ("btrfs", "/dev/nvme0n1", volume / "bdi/read_ahead_kb"),
+        ("btrfs", "/dev/nvme1n1", None),
+        ("zfs", "pool/models", None),
+    ):
+        found = FileSystem(kind, device, "/")
+        monkeypatch.setattr(host, "filesystem", lambda _, found=found: found)
+        assert read_ahead_file(model) == ahead
 
 
 def test_what_the_machine_does_not_show_is_none_not_zero(

@@ -117,6 +117,7 @@ def killed_inside(*, guard_too: bool) -> None:
     assert len(guards) == 1
     for kind in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(guards[0], kind)  # as a closing terminal or a batch system sends
+    assert os.getsid(guards[0]) == guards[0]  # so that kill -9 of our process group passes it by
     if guard_too:
         os.kill(guards[0], signal.SIGKILL)
     child.kill()
@@ -218,6 +219,18 @@ def test_a_journal_of_another_user_is_neither_believed_nor_written_over(machine:
     assert journal().read_text() == text
 
 
+def test_another_user_s_journal_of_an_earlier_boot_stands_in_nobody_s_way(machine: int) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    journal().write_text(json.dumps({"boot": "another", "files": {}}))
+    os.chown(journal(), 65534, 65534)
+    put_back_left_over()
+    with in_force(MINE, Path(__file__)):
+        assert ahead() == 64
+    assert ahead() == machine
+    assert not journal().exists()
+
+
 def test_what_cannot_be_put_back_stops_and_stays_in_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,13 +269,22 @@ def test_a_journal_that_is_none_is_removed(machine: int, text: str) -> None:
     assert ahead() == machine
 
 
-def test_a_journal_may_name_no_file_but_ours(tmp_path: Path) -> None:
+def test_a_journal_may_name_no_file_but_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     victim = tmp_path / "read_ahead_kb"
     victim.write_text("7")
-    for path in (victim, f"/sys/devices/../..{victim}"):
+    for path in (victim, f"/sys/devices/../..{victim}", f"/sys/devices/..{victim}"):
         journal().write_text(json.dumps({"boot": boot(), "files": {str(path): "8"}}))
         put_back_left_over()
         assert victim.read_text() == "7"
+        assert f"names {path}, which no run of ours changes: left alone" in caplog.text
+
+
+def test_a_device_may_have_any_name_that_the_kernel_gives_it() -> None:
+    """Such as those of a device tree: /sys/devices/platform/soc@0/1d84000.ufshc/..."""
+    assert settings._OURS.fullmatch("/sys/devices/platform/soc@0/u fs,1/queue/read_ahead_kb")
+    assert not settings._OURS.fullmatch("/sys/devices/platform/soc@0/queue/rotational")
 
 
 def test_of_an_earlier_boot_nothing_is_put_back(machine: int) -> None:

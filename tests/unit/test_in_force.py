@@ -4,7 +4,7 @@ from typing import Any
 
 from coldbench.analysis.in_force import in_force
 from coldbench.publish.markdown import markdown
-from coldbench.records import Run
+from coldbench.records import Exit, Run
 from coldbench.study.specs import PublishedTable
 
 from .fabricated_runs import fabricated_run
@@ -59,6 +59,24 @@ def test_host_settings_are_told_where_an_arm_has_its_own() -> None:
     text = document(runs, arms=("own", "short"))
     shown = grid(text, "In force, by the engine's own log and the kernel's files:")
     assert shown[2:] == [["own", "8192"], ["short", "128"]]
+
+
+def test_only_runs_that_were_launched_tell_what_was_in_force() -> None:
+    """One that was refused or not cold ran under nothing, the machine's own value included."""
+    host = {"disk_read_ahead_kb": 8192, "transparent_hugepage": "madvise"}
+    never = Exit(ended="not started")
+    runs = [
+        fabricated_run("short", 1, host=host, settings={"read_ahead_kb": 64}),
+        fabricated_run("short", 2, host=host, status="not cold", exit=never),
+        fabricated_run("odd", 1, host=host, status="refused", exit=never),
+        fabricated_run("huge", 1, host=host, settings={"transparent_hugepage": "always"}),
+    ]
+    assert in_force(runs) == {
+        LANE: {
+            "short": {"read_ahead_kb": "64", "transparent_hugepage": "madvise"},
+            "huge": {"read_ahead_kb": "8192", "transparent_hugepage": "always"},
+        }
+    }
 
 
 def test_an_arm_whose_runs_disagree_tells_all_the_commonest_first() -> None:

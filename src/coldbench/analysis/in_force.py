@@ -23,10 +23,10 @@ InForce = dict[str, dict[str, str]]
 def in_force(runs: Iterable[Run]) -> dict[tuple[str, str], InForce]:
     """Return by (model, workload) what was in force in each arm's measured runs.
 
-    Settings in which all arms agree are left out; of an arm whose runs disagree, all values are
-    told. Sizes of buffers are spans in MiB, not memory in use.
+    Settings in which all arms agree are left out, and runs that never started; of an arm whose
+    runs disagree, all values are told. Sizes of buffers are spans in MiB, not memory in use.
     """
-    runs = list(runs)
+    runs = [run for run in runs if run.exit.ended != "not started"]
     changed = {(run.model, run.workload) for run in runs if run.settings}
     seen: defaultdict[tuple[str, str], defaultdict[str, list[Run]]] = defaultdict(
         lambda: defaultdict(list)

@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coldbench.common.errors import ColdbenchError
@@ -66,8 +66,9 @@ def machine(*, alone: bool, purpose: str) -> Iterator[None]:
 
 
 def _tell(descriptor: int, text: str) -> None:
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, text.encode(errors="replace")[:500], 0)
+    with suppress(OSError):  # a full disk costs those who wait only the name of whom they wait for
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(errors="replace")[:500], 0)
 
 
 def _holder(descriptor: int) -> str:

@@ -16,13 +16,14 @@ _EXCERPT = 200
 
 RPC_SERVER = "ggml-rpc-server"
 RPC = "{rpc}"
-"""In a command line: the address of the RPC server that is started beside the engine."""
+"""In arguments: the address of the RPC server that is started beside the engine."""
 
-FEED = "{feed}"
-"""In a command line: the file that a workload is fed beside the model."""
+# No study's text has a NUL, so nothing that a user wrote is taken for these.
+FEED = "\0feed"
+"""In a driver's command line: the file that a workload is fed beside the model."""
 
-OUT = "{out}"
-"""In a command line: the file that a program writes to what it computed."""
+OUT = "\0out"
+"""In a driver's command line: the file that a program writes to what it computed."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,14 @@ _SETTINGS: dict[str, tuple[tuple[str, ...], str]] = {
     "-ngl": (LAYERS, "LLAMA_ARG_N_GPU_LAYERS"),
     "-ot": (OVERRIDE, "LLAMA_ARG_OVERRIDE_TENSOR"),
 }
+_DEFAULTS = {"-ctk": "f16", "-ctv": "f16", _REPACK: "on"}
+_MEANINGS = {
+    "on": ("on", "enabled", "true", "1"),
+    "off": ("off", "disabled", "false", "0"),
+    "auto": ("auto", "-1"),
+}
+"""As common/arg.cpp reads a switch's value."""
+
 _ALWAYS = ("-b", "-ub", _FLASH_ATTENTION, "-ctk", "-ctv", _REPACK)
 _SPLIT_POSITIONS = 256
 """Flash attention that decodes beyond so many positions splits them among the threads."""
@@ -35,20 +43,27 @@ _SPLIT_POSITIONS = 256
 def bit_settings(args: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return, by flag, the settings in a command line that change bits, or may.
 
-    One that is not given is empty: the engine's default. A flag wins over its variable, as in
-    the engine. Placements (-ngl, -ot) may: another device, or weights that are not repacked.
+    One that is not given is the engine's default, or empty where versions have other ones. A flag
+    wins over its variable, as in the engine, and words of one meaning are one value. Placements
+    (-ngl, -ot) may: another device, or weights that are not repacked.
     """
     found = {
         flag: (values(args, spellings) or [environment.get(variable, "")])[-1]
         for flag, (spellings, variable) in _SETTINGS.items()
     }
-    if found[_FLASH_ATTENTION].startswith("-"):
-        found[_FLASH_ATTENTION] = "on"  # in older versions it is a switch, here before another flag
+    attention = _meaning(found[_FLASH_ATTENTION])
+    if given(args, _SETTINGS[_FLASH_ATTENTION][0]) and attention not in _MEANINGS:
+        attention = "on"  # in older versions it is a switch: what follows is another flag, or none
+    found[_FLASH_ATTENTION] = attention
     switches = given(args, {"--repack", "-nr", "--no-repack"})
-    found[_REPACK] = environment.get("LLAMA_ARG_REPACK", "")
+    found[_REPACK] = _meaning(environment.get("LLAMA_ARG_REPACK", ""))
     if switches:
         found[_REPACK] = "on" if switches[-1] == "--repack" else "off"
-    return found
+    return {flag: value or _DEFAULTS.get(flag, "") for flag, value in found.items()}
+
+
+def _meaning(word: str) -> str:
+    return next((meaning for meaning, words in _MEANINGS.items() if word in words), word)
 
 
 def differing(settings: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -103,7 +118,7 @@ def _splits(workload: Completion | Logits, settings: Iterable[Mapping[str, str]]
         return False  # nothing is decoded
     # A token is a byte of the prompt or more, and one marks the beginning: the most there can be.
     positions = 1 + len(workload.prompt.encode()) + workload.tokens
-    off = {each[_FLASH_ATTENTION] in {"off", "0", "disabled", "false"} for each in settings}
+    off = {each[_FLASH_ATTENTION] == "off" for each in settings}
     return positions > _SPLIT_POSITIONS and False in off
 
 

@@ -320,7 +320,8 @@ class Bench:
         program = Path(self.program(arm.build, RPC_SERVER))
         log = folder / f"{name}.rpc"
         with rpc_server(program, rpc.threads, self._environment(arm, driven), log) as server:
-            argv = [arg.replace(RPC, server.address) for arg in argv]
+            prompt = getattr(driven, "prompt", None)  # a text, whatever it looks like
+            argv = [arg if arg == prompt else arg.replace(RPC, server.address) for arg in argv]
             launched = self._run(argv, arm, driven, folder / name, group)
         memory = {"server_peak_rss_bytes": server.peak_rss_bytes}
         return replace(launched, memory=launched.memory.model_copy(update=memory))

@@ -60,14 +60,25 @@ def host_facts(model: Path) -> dict[str, Any]:
 def read_ahead_file(model: Path) -> Path | None:
     """Return the sysfs file of the read-ahead in force for a file, in KiB; None where none is.
 
-    That of the mount where it has its own (btrfs, NFS), else that of the disk.
+    That of the mount where it has its own (NFS, btrfs), else that of the disk. A file system that
+    is on no one device and hides its own is None: the disk's would decide nothing there.
     """
     number = model.stat().st_dev
-    own = _SYS / f"class/bdi/{os.major(number)}:{os.minor(number)}/read_ahead_kb"
-    if own.exists():
-        return own
-    queue = _queue(model.resolve(), filesystem(model).device)
+    kind = filesystem(model)
+    own = _SYS / f"class/bdi/{os.major(number)}:{os.minor(number)}"
+    if kind.type == "btrfs":
+        own = _btrfs_bdi(kind.device) or own
+    if (own / "read_ahead_kb").exists():
+        return own / "read_ahead_kb"
+    queue = None if os.major(number) == 0 else _queue(model.resolve(), kind.device)
     return queue / "read_ahead_kb" if queue else None
+
+
+def _btrfs_bdi(device: str) -> Path | None:
+    """Return what the kernel keeps of reading ahead on the btrfs that has `device`."""
+    name = Path(device).resolve().name
+    found = (one.parents[1] / "bdi" for one in _SYS.glob(f"fs/btrfs/*/devices/{name}"))
+    return next(found, None)
 
 
 def host_state(model: Path | None = None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coldbench.common.errors import ColdbenchError
-from coldbench.common.files import write_json
+from coldbench.common.files import read_json, write_json
 from coldbench.common.locks import machine_lock_path
 from coldbench.measure.host import read_ahead_file
 from coldbench.study.treatment import Host
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_OURS = re.compile(rf"/sys/devices/[\w./:-]+/read_ahead_kb|{re.escape(str(HUGE_PAGES))}")
+_OURS = re.compile(rf"/sys/devices/[^\0]+/read_ahead_kb|{re.escape(str(HUGE_PAGES))}")
 """The only files that a journal may name: it stands where others may write."""
 
 _GUARD = """\
@@ -105,21 +105,38 @@ def put_back_left_over() -> None:
             files, noted = {}, {}
     if noted.get("boot") == _boot():
         for path, value in files.items():
-            if _OURS.fullmatch(path) and ".." not in path and _put_back(Path(path), value):
+            if not _OURS.fullmatch(path) or os.path.realpath(path) != path:
+                log.warning("%s: names %s, which no run of ours changes: left alone", journal, path)
+            elif _put_back(Path(path), value):
                 log.warning(
                     "%s: set back to %s, as it was before a run that was killed", path, value
                 )
     journal.unlink(missing_ok=True)
 
 
+def _make_way(journal: Path) -> None:
+    """Refuse to write over a journal that has values of before, which may be another user's."""
+    if not os.path.lexists(journal):
+        return
+    mend = "have that user measure again, or see to them and delete the file"
+    what = "another user's run was killed and left settings of this machine changed"
+    try:
+        of_earlier_boot = (
+            stat.S_ISREG(journal.lstat().st_mode) and read_json(journal)["boot"] != _boot()
+        )
+        if of_earlier_boot:
+            what, mend = "another user left it before this machine was started", "delete it"
+            journal.unlink()
+            return
+    except (ColdbenchError, LookupError, TypeError, OSError):
+        pass  # not ours to judge or to delete
+    raise ColdbenchError(f"{journal}: {what}; {mend}")
+
+
 @contextmanager
 def _restored(before: dict[Path, str]) -> Iterator[None]:
     journal = _journal()
-    if os.path.lexists(journal):  # never written over: it has the values of before
-        raise ColdbenchError(
-            f"{journal}: another user's run was killed and left settings of this machine changed; "
-            "have that user measure again, or see to them and delete the file"
-        )
+    _make_way(journal)
     write_json(journal, {"boot": _boot(), "files": {str(p): value for p, value in before.items()}})
     words = [word for path, value in before.items() for word in (str(path), value)]
     with journal.open("r+b") as locked:
