@@ -3,8 +3,11 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
+from ruamel.yaml import YAML
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.study.find import find_study
@@ -12,6 +15,7 @@ from coldbench.study.plan import Plan
 from coldbench.study.schema import study_schema
 from coldbench.study.settings import open_study
 
+ROOT = Path(__file__).parents[2]
 MATRIX = """\
 title: a title
 models:
@@ -279,22 +283,36 @@ def test_settings_are_strict(tmp_path: Path) -> None:
 
 
 def test_the_committed_studies_expand() -> None:
-    root = Path(__file__).parents[2]
-    for path in sorted((root / "config" / "studies").glob("*.yaml")):
+    for path in sorted((ROOT / "config" / "studies").glob("*.yaml")):
         if path.name.endswith(".lock.yaml"):
             continue
         assert Plan(path).arms
 
 
 def test_the_committed_schema_is_current() -> None:
-    root = Path(__file__).parents[2]
-    committed = json.loads((root / "config" / "study.schema.json").read_text())
+    committed = json.loads((ROOT / "config" / "study.schema.json").read_text())
     assert committed == study_schema(), "run: coldbench schema > config/study.schema.json"
 
 
+def test_editors_take_every_committed_study_and_tell_slips() -> None:
+    def as_json(value: Any) -> Any:
+        """YAML's keys may be numbers; JSON's, and so an editor's, are texts."""
+        if isinstance(value, dict):
+            return {str(key): as_json(inside) for key, inside in value.items()}
+        return [as_json(one) for one in value] if isinstance(value, list) else value
+
+    validator = Draft202012Validator(study_schema())
+    for path in sorted((ROOT / "config" / "studies").glob("*.yaml")):
+        study = as_json(YAML(typ="safe").load(path))
+        assert [error.message for error in validator.iter_errors(study)] == [], path
+    study["blocks"]["colds"] = 3
+    study["arms"] = {"matrix": {"build": "*", "threads": ["*"]}}
+    told = [error.json_path for error in validator.iter_errors(study)]
+    assert sorted(told) == ["$.arms", "$.blocks"]
+
+
 def test_every_key_of_the_schema_is_documented() -> None:
-    root = Path(__file__).parents[2]
-    text = re.sub(r"```.*?```", "", (root / "config" / "README.md").read_text(), flags=re.DOTALL)
+    text = re.sub(r"```.*?```", "", (ROOT / "config" / "README.md").read_text(), flags=re.DOTALL)
     documented = {word for code in re.findall(r"`([^`]+)`", text) for word in code.split()}
     documented = {word.strip("{},:") for word in documented}
     schema = study_schema()

@@ -150,9 +150,7 @@ def _declared(
         yield Check(f"effective {name}", value in {seen, ANY}, value, seen)
     buffers = [str(name) for name in effective.get("buffers", {})]
     for name in wanted.buffers:
-        # RPC0[127.0.0.1:50052] is the buffer RPC0
-        found_one = any(name in {buffer, buffer.partition("[")[0]} for buffer in buffers)
-        yield Check(f"buffer {name}", found_one, name, ", ".join(buffers) or "no buffer")
+        yield Check(f"buffer {name}", name in buffers, name, ", ".join(buffers) or "no buffer")
     for quantity, bound in wanted.bounds.items():
         figure = _quantity(record, quantity)
         kept = figure is not None and within(quantity, bound, figure)

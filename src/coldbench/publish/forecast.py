@@ -10,6 +10,7 @@ from coldbench.analysis.stats import CLEAR, ENOUGH, FEWEST, blocks_for
 from coldbench.common.errors import ColdbenchError
 from coldbench.common.folders import expanded
 from coldbench.common.text import visible
+from coldbench.measure.residency import model_files
 from coldbench.sources.standin import size_of
 from coldbench.sources.url import plain_address
 from coldbench.study.builds import BinariesSource, Build, FolderSource, GitSource, SdistSource
@@ -181,6 +182,14 @@ def _missing(plan: Plan) -> Iterator[tuple[str, str]]:
             case BinariesSource(binaries=folder) | FolderSource(folder=folder):
                 if not expanded(folder).exists():
                     yield f"builds.{name}", folder
+        for patch in build.patches or ():
+            if not expanded(patch).exists():
+                yield f"builds.{name}.patches", patch
+    for name in plan.file.workloads:
+        feed = plan.feed(name)
+        for file in feed.files if feed else ():
+            if not Path(file).exists():
+                yield f"workloads.{name}.trace", file
 
 
 def _generating_s(workload: Workload) -> float:
@@ -232,8 +241,10 @@ def _model_bytes(model: Model) -> int | None:
         case StandInSource(standin=standin):
             return size_of(standin)
         case PathSource(path=path):
-            file = Path(path).expanduser()
-            return file.stat().st_size if file.is_file() else None
+            try:
+                return sum(file.stat().st_size for file in model_files(expanded(path)))
+            except (ColdbenchError, OSError):
+                return None
     return None
 
 

@@ -5,16 +5,17 @@ from typing import Literal
 
 Kind = Literal["rate", "time", "bytes", "count", "share", "other"]
 Better = Literal["higher", "lower"]
-Source = Literal["outside", "engine", "gather", "stream", "gemma-cpp"]
+Source = Literal["outside", "engine", "tokens", "gather", "stream", "gemma-cpp"]
 
 
 @dataclass(frozen=True)
 class Metric:
     """A figure: `rate` in tokens/s, `time` in seconds (or in `unit`), `share` from 0 to 1.
 
-    `source` is what prints it, or all that do: an engine's tool or one of our kernels; `outside`
-    is what coldbench takes itself, whatever runs. `speed` marks what an experiment is about: it is
-    tested for drift and in every A/A pair, whatever a study claims.
+    `source` is what prints it, or all that do: an engine's tool or one of our kernels; `tokens` is
+    a tool that tells how many it generated, `outside` what coldbench takes itself, whatever runs.
+    `speed` marks what an experiment is about: it is tested for drift and in every A/A pair,
+    whatever a study claims.
     """
 
     kind: Kind
@@ -44,7 +45,7 @@ METRICS: dict[str, Metric] = {
     "anon_at_peak_bytes": Metric("bytes", "lower"),
     "file_at_peak_bytes": Metric("bytes", "lower"),
     "read_bytes": Metric("bytes", "lower"),
-    "read_bytes_per_token": Metric("bytes", "lower"),
+    "read_bytes_per_token": Metric("bytes", "lower", "tokens"),
     "major_faults": Metric("count", "lower"),
     "table_residency": Metric("share", "lower"),
     "table_residency_before": Metric("share", "lower"),

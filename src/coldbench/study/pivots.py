@@ -64,7 +64,7 @@ def laid_out(
     for levels, tile in kept:
         at = tuple(tuple(levels[axis] for axis in axes) for axes in (pivot.rows, pivot.columns))
         other = filled.setdefault((at[0], at[1]), tile)
-        first.setdefault(tile, levels)
+        first[tile] = levels
         if other != tile:
             both = dict.fromkeys([*first[other], *levels])
             varies = [axis for axis in both if first[other].get(axis) != levels.get(axis)]

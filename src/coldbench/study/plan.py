@@ -24,6 +24,7 @@ from coldbench.study.specs import (
 )
 from coldbench.study.words import Place
 from coldbench.study.workloads import (
+    BatchedBench,
     Checkable,
     Command,
     Completion,
@@ -329,7 +330,9 @@ def _metrics(workload: Workload) -> list[str]:
         case Gather() | Stream():
             own = printed_by(workload.driver)
         case GemmaCpp():
-            own = [*printed_by("engine"), *printed_by("gemma-cpp")]
+            own = [*printed_by("engine"), *printed_by("tokens"), *printed_by("gemma-cpp")]
+        case BatchedBench():
+            own = [*printed_by("engine"), *printed_by("tokens")]
         case _:
             own = printed_by("engine")
     return [*own, *printed_by("outside")]

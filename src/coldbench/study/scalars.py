@@ -146,20 +146,25 @@ def listed(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-_TEXT_OR_NUMBER = WithJsonSchema({"type": ["string", "number", "boolean"]})
-Text = Annotated[str, _TEXT_OR_NUMBER]
+_QUANTITY = WithJsonSchema({"type": "string", "format": "quantity"})
+Text = str
+"""Any scalar, as it was written."""
+
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=NAME_LENGTH)]
-Size = Annotated[int, BeforeValidator(_size), Field(gt=0), WithJsonSchema({"type": "string"})]
-Duration = Annotated[
-    float, BeforeValidator(_duration), Field(gt=0), WithJsonSchema({"type": "string"})
+Names = Annotated[
+    tuple[Name, ...],
+    Field(min_length=1),
+    BeforeValidator(listed, json_schema_input_type=Name | tuple[Name, ...]),
 ]
-Percent = Annotated[
-    float, BeforeValidator(_percent), Field(gt=0, lt=1), WithJsonSchema({"type": "string"})
-]
+"""Names, of which one alone need not be in a list."""
+
+Size = Annotated[int, BeforeValidator(_size), Field(gt=0), _QUANTITY]
+Duration = Annotated[float, BeforeValidator(_duration), Field(gt=0), _QUANTITY]
+Percent = Annotated[float, BeforeValidator(_percent), Field(gt=0, lt=1), _QUANTITY]
 Budget = Annotated[
     int | float,
     BeforeValidator(_budget),
-    WithJsonSchema({"type": "string"}),
+    _QUANTITY,
 ]
 """Bytes (int), or a share of the model's bytes (float)."""
 

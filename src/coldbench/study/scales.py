@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.study.sweeps import SECTIONS
 from coldbench.study.words import Place, suggest
 
-MAPPINGS = ("models", "builds", "workloads", "factors", "comparisons")
+MAPPINGS = (*SECTIONS, "factors")
 """Sections of which a scale gives entries by name."""
 
 

@@ -20,6 +20,7 @@ from coldbench.study.scalars import (
     Budget,
     Environment,
     Name,
+    Names,
     Percent,
     Text,
     listed,
@@ -30,6 +31,11 @@ from coldbench.study.treatment import Expect, Expected, Host, Intent
 from coldbench.study.workloads import Workload
 
 State = Literal["cold", "warm"]
+States = Annotated[
+    tuple[State, ...],
+    Field(min_length=1),
+    BeforeValidator(listed, json_schema_input_type=State | tuple[State, ...]),
+]
 STATES: tuple[State, ...] = ("cold", "warm")
 
 
@@ -84,9 +90,7 @@ class ListedArm(Section):
 class Arms(Section):
     """The treatments: every combination of `matrix` less `exclude`, and those in `include`."""
 
-    matrix: dict[
-        Name, Annotated[tuple[Name, ...], BeforeValidator(listed), Field(min_length=1)]
-    ] = Field(default_factory=dict)
+    matrix: dict[Name, Names] = Field(default_factory=dict)
     exclude: tuple[dict[Name, Name], ...] = ()
     include: tuple[ListedArm, ...] = ()
     name: str | None = None
@@ -140,10 +144,8 @@ class Comparison(Section):
 
     treatment: Name
     control: Name
-    metrics: Annotated[tuple[Name, ...], BeforeValidator(listed), Field(min_length=1)] = (
-        "prompt_tps",
-    )
-    states: Annotated[tuple[State, ...], BeforeValidator(listed), Field(min_length=1)] = STATES
+    metrics: Names = ("prompt_tps",)
+    states: States = STATES
     margin: Percent = 0.03
     better: Literal["higher", "lower"] | None = None
 
@@ -164,7 +166,9 @@ class Identity(Section):
     workload: Name
     mutant: Annotated[str, Field(min_length=1)] | None = None
     group_by: tuple[Name, ...] = ()
-    without: Annotated[tuple[Name, ...], BeforeValidator(listed)] = ()
+    without: Annotated[
+        tuple[Name, ...], BeforeValidator(listed, json_schema_input_type=Name | tuple[Name, ...])
+    ] = ()
     repeats: int | None = Field(default=None, ge=LEAST_REPEATS, le=999)
 
 
@@ -174,11 +178,11 @@ class Pivot(Section):
     Only arms at the levels of `where` are in it; `metrics` and `states` make one table each.
     """
 
-    rows: Annotated[tuple[Name, ...], BeforeValidator(listed), Field(min_length=1)]
-    columns: Annotated[tuple[Name, ...], BeforeValidator(listed), Field(min_length=1)]
+    rows: Names
+    columns: Names
     where: dict[Name, Name] = Field(default_factory=dict)
-    metrics: Annotated[tuple[Name, ...], BeforeValidator(listed), Field(min_length=1)]
-    states: Annotated[tuple[State, ...], BeforeValidator(listed), Field(min_length=1)] = STATES
+    metrics: Names
+    states: States = STATES
 
 
 class Published(Section):
@@ -229,16 +233,39 @@ _SWEEP = {
 }
 """An entry that stands for many (see `sweeps`): its name has the swept names in braces."""
 
+_SHORT_FORMS: dict[str, dict[str, Any]] = {
+    "Level": {"type": "array", "items": {"type": "string"}},
+    "Arms": {"type": "array", "items": {"$ref": "#/$defs/ListedArm"}},
+    "Pin": {"type": "string"},
+}
+"""What may stand in a mapping's place: see their `_short_form`."""
+
 
 def study_schema() -> dict[str, Any]:
     """Return the JSON schema of study files, for editors; config/study.schema.json is its copy."""
     schema = StudyFile.model_json_schema(mode="validation")
     schema["required"] = ["arms"]  # The others may come from a scale.
-    for keys in (schema["properties"], schema["$defs"]["Scale"]["properties"]):
+    definitions = schema["$defs"]
+    for keys in (schema["properties"], definitions["Scale"]["properties"]):
         levels = next(iter(keys["factors"]["patternProperties"].values()))
         for entries in (*(keys[section] for section in SECTIONS), levels):
             entries["patternProperties"][r"\{"] = _SWEEP
-    matrix = schema["$defs"]["Arms"]["properties"]["matrix"]["patternProperties"]
-    for name, levels in matrix.items():
-        matrix[name] = {"anyOf": [levels, {"const": ALL}]}
+    matrix = definitions["Arms"]["properties"]["matrix"]["patternProperties"]
+    for levels in matrix.values():
+        levels["anyOf"].append({"const": ALL})
+    for name, short in _SHORT_FORMS.items():
+        definitions[name] = {"anyOf": [definitions[name], short]}
+    _take_numbers(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _take_numbers(node: Any) -> None:
+    """Let a number or a boolean stand wherever a text may: the reader takes it as written."""
+    if isinstance(node, dict):
+        if node.get("type") == "string" and "format" not in node:
+            node["type"] = ["string", "number", "boolean"]
+        for inside in node.values():
+            _take_numbers(inside)
+    elif isinstance(node, list):
+        for inside in node:
+            _take_numbers(inside)

@@ -122,8 +122,13 @@ def _checked(bounds: dict[str, str]) -> dict[str, str]:
     return bounds
 
 
-_Texts = Annotated[tuple[Text, ...], BeforeValidator(listed)]
-_Patterns = Annotated[tuple[RegularExpression, ...], BeforeValidator(listed)]
+_Texts = Annotated[
+    tuple[Text, ...], BeforeValidator(listed, json_schema_input_type=Text | tuple[Text, ...])
+]
+_Patterns = Annotated[
+    tuple[RegularExpression, ...],
+    BeforeValidator(listed, json_schema_input_type=str | tuple[str, ...]),
+]
 
 
 class Observed(_Section):
