@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -153,19 +154,10 @@ def taker(group: Group, megabytes: int) -> subprocess.Popen[bytes]:
     return process
 
 
-@pytest.mark.usefixtures("real")
-@pytest.mark.parametrize(
-    ("megabytes", "piece", "fallback"),
-    [(40, "0", "fewer layers"), (40, "2097152", "fewer layers"), (68, "2097152", "mmap")],
-)
-def test_the_guard_gives_way_to_another_process_in_the_group(
-    stream: Path,
-    weights: Weights,
-    megabytes: int,
-    piece: str,
-    fallback: str,
-) -> None:
-    limit = (104 if fallback != "mmap" else 84) * MIB
+def beside_a_taker(
+    stream: Path, weights: Weights, limit: int, megabytes: int, piece: str
+) -> dict[str, Any]:
+    """Run the kernel in a group in which another process takes memory; return what it printed."""
     with own_group(limit, "guard", weights.model) as group:
         other = taker(group, megabytes)
         assert other.stdin is not None
@@ -190,13 +182,33 @@ def test_the_guard_gives_way_to_another_process_in_the_group(
         peak = group.peak_bytes()
         assert peak is None or peak <= limit
     assert kernel.returncode == 0
-    found = json.loads(text)
-    assert found["guard_shrinks"] > 0
-    # On a busy machine the guard sees less room, and may go a step further.
-    steps = ["", "fewer layers", "mmap"]
-    assert steps.index(found["fallback"]) >= steps.index(fallback)
-    assert found["retained_at_end_bytes"] < found["retained_bytes"]
-    assert found["checksums"][:1] == sums(weights, 1, 4)
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@pytest.mark.usefixtures("real")
+@pytest.mark.parametrize(
+    ("megabytes", "piece", "fallback", "most"),
+    [
+        (40, "0", "fewer layers", 80),  # whole layers: all of them
+        (40, "2097152", "fewer layers", 60),  # pieces: little more than was taken
+        (68, "2097152", "mmap", 80),
+    ],
+)
+def test_the_guard_gives_way_to_another_process_in_the_group(
+    stream: Path, weights: Weights, megabytes: int, piece: str, fallback: str, most: int
+) -> None:
+    limit = (104 if fallback != "mmap" else 84) * MIB
+    # On a busy machine the guard sees less room and may go a step further, but not every time.
+    for _ in range(4):
+        found = beside_a_taker(stream, weights, limit, megabytes, piece)
+        assert found["guard_shrinks"] > 0
+        assert found["retained_at_end_bytes"] < found["retained_bytes"]
+        assert found["checksums"][:1] == sums(weights, 1, 4)
+        if found["fallback"] == fallback and found["guard_returned_bytes"] <= most * MIB:
+            break
+    assert found["fallback"] == fallback
+    assert found["guard_returned_bytes"] <= most * MIB
     alone = result(call(stream, weights, "mmap", *SLOW))
     assert found["checksum"] == alone["checksum"]
 
