@@ -199,18 +199,17 @@ def test_the_guard_gives_way_to_another_process_in_the_group(
     stream: Path, weights: Weights, megabytes: int, piece: str, fallback: str, most: int
 ) -> None:
     limit = (104 if fallback != "mmap" else 84) * MIB
-    # On a busy machine the guard sees less room and may go a step further, but not every time.
-    for _ in range(4):
+    alone = result(call(stream, weights, "mmap", *SLOW))
+    # On a busy machine the guard sees less room and may go a step further, but not most times.
+    ends = []
+    while len(ends) < 5 and ends.count(fallback) < 3:
         found = beside_a_taker(stream, weights, limit, megabytes, piece)
         assert found["guard_shrinks"] > 0
         assert found["retained_at_end_bytes"] < found["retained_bytes"]
+        assert found["checksum"] == alone["checksum"]
         assert found["checksums"][:1] == sums(weights, 1, 4)
-        if found["fallback"] == fallback and found["guard_returned_bytes"] <= most * MIB:
-            break
-    assert found["fallback"] == fallback
-    assert found["guard_returned_bytes"] <= most * MIB
-    alone = result(call(stream, weights, "mmap", *SLOW))
-    assert found["checksum"] == alone["checksum"]
+        ends.append(found["fallback"] if found["guard_returned_bytes"] <= most * MIB else "all")
+    assert ends.count(fallback) == 3, ends
 
 
 @pytest.mark.usefixtures("real")
