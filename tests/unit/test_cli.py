@@ -1,11 +1,13 @@
 """The command: what it prints, and how it fails."""
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
 
 from coldbench.cli import main
+from tests.unit.gguf_files import gguf, key
 
 ROOT = Path(__file__).parents[2]
 
@@ -144,15 +146,49 @@ def test_plan_counts_what_files_take_and_how_long_tokens_last(
     text = STUDY.replace("BLOCKS", "{cold: 8}").replace("MARGIN", "3%")
     text = text.replace("{source: {path: toy.gguf}}", standin)
     short, _ = plan(text, tmp_path, capsys)
-    assert short["disk"].split()[1:3] == ["0.0", "GiB"]
+    assert short["disk"].split()[1:3] == ["0.0", "GiB"]  # 32 MiB, and a table that is a hole
+    large, _ = plan(text.replace("32MiB", "300MiB"), tmp_path, capsys)
+    assert large["disk"].split()[1:3] == ["0.3", "GiB"]
     longer, _ = plan(
         text.replace("driver: llama-bench", "driver: llama-bench, args: [-n, 60000]"),
         tmp_path,
         capsys,
     )
+    batched = "driver: llama-batched-bench, args: [-npp, 1, -ntg, 60000, -npl, 1]"
+    other, _ = plan(text.replace("driver: llama-bench", batched), tmp_path, capsys)
     # 24 runs of 600 s of tokens at 100 tokens/s
-    minutes = [int(rows["time"].split()[1]) for rows in (short, longer)]
-    assert 235 <= minutes[1] - minutes[0] <= 245
+    begun, *ended = [int(rows["time"].split()[1]) for rows in (short, longer, other)]
+    assert all(235 <= minutes - begun <= 245 for minutes in ended)
+
+
+def test_plan_tells_which_of_the_users_files_are_not_there_and_counts_all_shards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shards = (("blk.0.a", 8 * 2**20), ("blk.1.a", 3 * 2**20))
+    for index, (name, size) in enumerate(shards):
+        keys = [key("split.no", 2, struct.pack("<H", index))]
+        keys += [key("split.count", 2, struct.pack("<H", 2))]
+        path = tmp_path / f"toy-0000{index + 1}-of-00002.gguf"
+        path.write_bytes(gguf(keys, [(name, (size // 4,), 0, 0)], bytes(size)))
+    text = STUDY.replace("BLOCKS", "{cold: 8}").replace("MARGIN", "3%")
+    text = text.replace("toy.gguf", "toy-00001-of-00002.gguf").replace(
+        "{source: {binaries: bin}}",
+        "{source: {folder: src}, patches: [a.patch], targets: [llama-bench, gather]}",
+    )
+    text = text.replace(
+        "driver: llama-bench}",
+        "driver: llama-bench}, ids: {driver: gather, trace: {recorded: ids.txt}}, "
+        "text: {driver: gather, trace: {text: a.txt, tokenizer: new}}",
+    )
+    rows, warned = plan(text, tmp_path, capsys)
+    assert warned == [
+        "warning: builds.new: there is no src",
+        "warning: builds.new.patches: there is no a.patch",
+        "warning: workloads.ids.trace: there is no ids.txt",
+        "warning: workloads.text.trace: there is no a.txt",
+    ]
+    assert "11 MiB" in rows["models"]
 
 
 def test_inspect_prints_the_header_map(capsys: pytest.CaptureFixture[str]) -> None:

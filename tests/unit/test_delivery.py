@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from coldbench.measure.delivery import Delivery, Printed, check
+from coldbench.measure.delivery import ANY, Delivery, Printed, check
 from coldbench.measure.launcher import environment_for, launch
 from coldbench.measure.native import launcher_program
 from coldbench.records import Memory, Residency
@@ -113,6 +113,10 @@ def test_a_lock_of_the_whole_table_is_no_lazy_reading_whatever_the_log_says():
     assert failed(whole) == ["lazy table not locked"]
     assert "less than 415.0 MiB locked: all but the table, seen 668.0 MiB" in whole.reason
     assert failed(judge(args, mode, memory={"peak_locked_bytes": 159 * MIB} | held)) == []
+    # an arm that is about this very lock says so, and its residency tells
+    declared = Expected(effective={"lazy": ANY})
+    locked = {"peak_locked_bytes": 668 * MIB}
+    assert failed(judge(args, mode, expect=declared, memory=locked | held)) == []
 
 
 def test_a_silent_log_proves_nothing():

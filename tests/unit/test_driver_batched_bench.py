@@ -42,6 +42,16 @@ def test_a_real_run_gives_both_rates_the_load_time_and_the_settings():
     }
     assert result.rows == [ROW]
     assert result.notes == []
+    assert result.tokens == 4
+
+
+def test_tokens_are_those_of_all_sequences():
+    row = ROW | {"pl": 2, "n_kv": 2 * ROW["n_kv"]}
+    for rate, time, count in (("speed_pp", "t_pp", 2 * 16), ("speed_tg", "t_tg", 2 * 4)):
+        row[rate] = count / row[time]
+    row["speed"] = 2 * (16 + 4) / row["t"]
+    result = DRIVER.read(work("16", "4", "2"), output(json.dumps(row).encode(), ""))
+    assert (result.status, result.reason, result.tokens) == ("ok", "", 8)
 
 
 @pytest.mark.parametrize("stdout", [b"", b"\n", b"|    PP |     TG |\n"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from coldbench.common.errors import ColdbenchError
+from coldbench.drivers import logits
 from coldbench.drivers.base import OUT, Output, Result
 from coldbench.drivers.logits import LogitsDriver
 from coldbench.records import Exit
@@ -37,6 +38,13 @@ def results(
         ],
         padded + struct.pack(f"<{len(logits)}f", *logits),
     )
+
+
+def odd() -> bytes:
+    """Return a file with seven logits for two tokens."""
+    data = struct.pack("<2i", *TOKENS) + bytes(24) + struct.pack("<7f", *LOGITS, 1.0)
+    tensors = [("tokens", (2,), I32, 0), ("logits", (7,), F32, 32)]
+    return gguf([key("path_model", 8, text("/a/model.gguf"))], tensors, data)
 
 
 def run(folder: Path, content: bytes | None, end: Exit = OK) -> Result:
@@ -85,6 +93,18 @@ def test_one_bit_and_one_token_are_seen(tmp_path: Path):
     assert len(digests) == 3
 
 
+def test_logits_of_many_chunks_are_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(logits, "_CHUNK_VALUES", 2)
+    bare = struct.pack("<2i", *TOKENS) + struct.pack("<6f", *LOGITS)
+    assert run(tmp_path, results()).digest == hashlib.md5(bare).hexdigest()
+    late = run(tmp_path, results(logits=[*LOGITS[:4], float("nan"), 0.0]))
+    assert (late.status, late.reason) == ("invalid", "logits that are not finite numbers")
+    one_other = run(tmp_path, results(logits=[1.0, 2.0, 1.0, 1.0, 1.0, 1.0]))
+    assert one_other.status == "ok"  # the last chunk alone does not tell
+    same = run(tmp_path, results(logits=[1.0] * 6))
+    assert same.reason == "degenerate: all logits are one number"
+
+
 @pytest.mark.parametrize(
     ("content", "status", "reason"),
     [
@@ -97,6 +117,7 @@ def test_one_bit_and_one_token_are_seen(tmp_path: Path):
         (results(logits=[0.0] * 6), "invalid", "degenerate: all logits are one number"),
         (results(tokens=[], logits=[]), "invalid", "0 logits do not belong to 0 tokens"),
         (results(logits=[]), "invalid", "0 logits do not belong to 2 tokens"),
+        (odd(), "invalid", "7 logits do not belong to 2 tokens"),
         (results(kinds=(I32, I32)), "invalid", "no tensor logits of type F32"),
         (results(kinds=(F32, F32)), "invalid", "no tensor tokens of type I32"),
     ],

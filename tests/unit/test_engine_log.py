@@ -77,6 +77,9 @@ def test_buffers_of_an_rpc_server_have_one_name_whatever_its_port():
         "load_tensors: CUDA0[fast] model buffer size =     2.00 MiB\n"
     )
     assert effective["buffers"] == {"RPC0": 121.75, "CUDA0[fast]": 2.0}
+    moved = "tensor blk.0.ffn_up.weight (9 MiB q8_0) buffer type overridden to RPC0[127.0.0.1:9]\n"
+    log = EngineLog(LOADING + "(load_mode = mmap)\n" + moved)
+    assert log.overridden == {"blk.0.ffn_up.weight": "RPC0"}
 
 
 def test_the_mode_without_mmap_still_shows_a_table_that_another_option_keeps_lazy():

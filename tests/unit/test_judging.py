@@ -99,6 +99,22 @@ def test_a_cold_run_that_found_pages_was_not_cold() -> None:
     assert run.metrics == {"a": 1.0}, "what it measured stays in the raw record"
 
 
+@pytest.mark.parametrize(("machine", "own", "ok"), [(8192, 64, False), (64, 8192, True)])
+def test_a_warm_run_may_read_one_window_of_the_read_ahead_that_it_ran_under(
+    machine: int, own: int, ok: bool
+) -> None:
+    run = outcome(
+        state="warm",
+        before=Residency(files={"m": 6 * MIB}),
+        after=Residency(files={"m": 10 * MIB}),
+        read=4 * MIB,
+        primed_bytes=6 * MIB,
+        host={"disk_read_ahead_kb": machine},
+        settings={"read_ahead_kb": own},
+    )
+    assert (run.status == "ok") is ok, run.reason
+
+
 def test_a_warm_run_whose_priming_failed_or_whose_pages_went_was_not_warm() -> None:
     warm = {"state": "warm", "before": Residency(files={"m": 10 * MIB}), "read": 0}
     assert outcome(**warm, primed_bytes=10 * MIB).status == "ok"

@@ -90,6 +90,34 @@ def test_results_of_another_user_are_refused_though_their_lock_is_everybodys(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("", "another coldbench job"),
+        ("4194305 a killed job", "another coldbench job"),  # more than a pid can be (proc(5))
+        ("not a number at all", "another coldbench job"),
+        (f"{os.getpid()} toy:\nblock", f"toy: block (process {os.getpid()})"),
+    ],
+)
+def test_only_a_live_holder_is_named(
+    told: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    process = holder("shared", 1)
+    machine_lock_path().write_text(told)
+    with machine(alone=True, purpose="test"):
+        assert f"test: waiting for {said} on this machine" in caplog.text
+    process.communicate()
+
+
+def test_a_full_disk_costs_only_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    monkeypatch.setenv("COLDBENCH_LOCK", "/dev/full")
+    with machine(alone=True, purpose="test"):
+        pass
+
+
 def test_who_waits_says_for_whom(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 

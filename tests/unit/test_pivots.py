@@ -121,6 +121,16 @@ def test_a_listed_arm_takes_the_place_of_an_excluded_one(tmp_path: Path) -> None
             "12: arms.include.0.levels.build: is not for an arm to say",
         ),
         (
+            "levels: {mode: none",
+            "levels: {model: none",
+            "12: arms.include.0.levels.model: is not for an arm to say",
+        ),
+        (
+            "levels: {mode: none",
+            "levels: {workload: none",
+            "12: arms.include.0.levels.workload: is not for an arm to say",
+        ),
+        (
             "levels: {mode: none, lazy",
             "levels: {mode: none, lasy",
             "12: arms.include.0.levels.lasy: unknown factor of the matrix 'lasy'; "

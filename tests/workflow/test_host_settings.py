@@ -1,5 +1,6 @@
 """Arms under other host settings than the machine's own, through the whole workflow."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -11,6 +12,10 @@ import pytest
 from coldbench.measure.host import read_ahead_file
 
 from .conftest import Checkout, program
+
+ALONE = [{"name": "own", "build": "stub"}]
+# A mount namespace of its own: nobody else sees what is mounted.
+APART = ["unshare", "--mount", "--propagation", "private"]
 
 
 def study_of(checkout: Checkout, toy: dict[str, Any], ahead: Path) -> dict[str, Any]:
@@ -78,8 +83,7 @@ def test_where_sys_is_read_only_the_other_arms_are_measured(
     name = checkout.study(study_of(checkout, toy, ahead))
     file = shlex.quote(str(ahead))
     locked = f"mount --bind {file} {file} && mount -o remount,bind,ro {file}"
-    # A mount namespace of its own: nobody else sees the file locked.
-    apart = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
+    apart = [*APART, "sh", "-c"]
     if subprocess.run([*apart, locked], capture_output=True).returncode:
         pytest.skip("this user may not mount")
     command = shlex.join(checkout.command("--config", name, "set_host=true"))
@@ -105,3 +109,68 @@ def test_where_sys_is_read_only_the_other_arms_are_measured(
     reasons = {run["reason"] for run in checkout.records() if run["arm"] == "kb64"}
     (reason,) = reasons
     assert f"{ahead}: cannot be set to 64: Read-only file system" in reason
+
+
+def test_what_a_run_that_was_killed_left_is_put_back_before_anything_is_measured(
+    checkout: Checkout, toy: dict[str, Any]
+) -> None:
+    ahead = settable(checkout)
+    machine = ahead.read_text()
+    name = checkout.study(
+        study_of(checkout, toy, ahead) | {"arms": [{"name": "own", "build": "stub"}]}
+    )
+    journal = Path(checkout.environment["COLDBENCH_LOCK"]).with_suffix(".settings.json")
+    journal.write_text(
+        json.dumps({"boot": BOOT.read_text().strip(), "files": {str(ahead): machine.strip()}})
+    )
+    try:
+        ahead.write_text("128")
+        output = checkout.run("--config", name)
+        assert ahead.read_text() == machine
+    finally:
+        ahead.write_text(machine)
+        journal.unlink(missing_ok=True)
+    assert f"{ahead}: set back to {machine.strip()}" in output
+    assert {run["metrics"]["ahead"] for run in checkout.records()} == {float(machine)}
+
+
+def test_a_machine_that_cannot_be_put_back_is_measured_no_further(
+    checkout: Checkout, toy: dict[str, Any]
+) -> None:
+    ahead = settable(checkout)
+    machine = ahead.read_text()
+    study = study_of(checkout, toy, ahead)
+    # The engine makes the file read-only for its own mount namespace, the workflow's.
+    program(
+        checkout.folder / "engine" / "tell",
+        f'#!/bin/sh\necho "ahead: $(cat {ahead})"\n'
+        f'[ "$(cat {ahead})" != 64 ] || {{ mount --bind {ahead} {ahead} && '
+        f"mount -o remount,bind,ro {ahead}; }}\n",
+    )
+    study["arms"] = [{"name": "kb64", "build": "stub", "host": {"read_ahead_kb": 64}}]
+    name = checkout.study(study)
+    command = [*APART, *checkout.command("--config", name, "set_host=true")]
+    if subprocess.run([*APART, "mount", "--bind", ahead, ahead], capture_output=True).returncode:
+        pytest.skip("this user may not mount")
+    try:
+        done = subprocess.run(
+            command,
+            cwd=checkout.folder,
+            env=checkout.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+        output = done.stdout + done.stderr
+        assert done.returncode != 0
+        assert f"{ahead}: could not be put back to {machine.strip()}" in output
+        assert "Traceback" not in output
+        assert checkout.records() == []
+        assert ahead.read_text().strip() == "64"  # and the journal still knows what it was
+        checkout.run(
+            "--config", checkout.study(study | {"arms": [{"name": "own", "build": "stub"}]})
+        )
+        assert ahead.read_text() == machine
+    finally:
+        ahead.write_text(machine)
