@@ -120,9 +120,8 @@ def test_what_a_run_that_was_killed_left_is_put_back_before_anything_is_measured
         study_of(checkout, toy, ahead) | {"arms": [{"name": "own", "build": "stub"}]}
     )
     journal = Path(checkout.environment["COLDBENCH_LOCK"]).with_suffix(".settings.json")
-    journal.write_text(
-        json.dumps({"boot": BOOT.read_text().strip(), "files": {str(ahead): machine.strip()}})
-    )
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    journal.write_text(json.dumps({"boot": boot, "files": {str(ahead): machine.strip()}}))
     try:
         ahead.write_text("128")
         output = checkout.run("--config", name)
