@@ -1,12 +1,16 @@
 """Sweeps: one entry stands for many, the file keeps its lines, and slips are told."""
 
 import re
+import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from coldbench.cli import main
 from coldbench.common.errors import ColdbenchError
+from coldbench.drivers.registry import check_study
+from coldbench.publish.forecast import forecast
 from coldbench.study.plan import Plan
 from coldbench.study.reading import read_study
 
@@ -175,6 +179,48 @@ def test_a_slip_is_told_with_its_line(tmp_path: Path, old: str, new: str, said: 
     with pytest.raises(ColdbenchError) as caught:
         Plan(write(tmp_path, STUDY.replace(old, new)))
     assert re.search(re.escape(f"study.yaml:{said}"), str(caught.value)), str(caught.value)
+
+
+def calls(path: Path) -> int:
+    """Return how many calls planning a study makes: the same each time, unlike seconds."""
+    made = 0
+
+    def count(_frame: FrameType, event: str, _function: object) -> None:
+        nonlocal made
+        made += event in {"call", "c_call"}
+
+    sys.setprofile(count)
+    try:
+        plan = Plan(path)
+        check_study(plan)
+        forecast(plan)
+    finally:
+        sys.setprofile(None)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("n: [64, 256], u: [32, 64]", "n: {}, u: [32]"),  # workloads
+        ("sweep: {t: [1, 2, 4]}", "sweep: {t: {}}"),  # arms
+    ],
+    ids=["workloads", "arms"],
+)
+def test_planning_costs_grow_with_the_cells_and_not_with_their_square(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    text = STUDY.replace("most: [-t, 64]", "most: [-t, 999]").replace(', "{model}"', "")
+    assert old in text
+
+    def planned(values: int) -> int:
+        swept = new.replace("{}", str([*range(1, values + 1)]))
+        return calls(write(tmp_path, text.replace(old, swept)))
+
+    planned(50)  # what the first call alone does is not counted
+    fifty, hundred, two_hundred = map(planned, (50, 100, 200))
+    # Twice the values more are twice the calls more; with their square it would be four times.
+    assert two_hundred - hundred < 2.5 * (hundred - fifty)
 
 
 def test_plan_tells_how_many_cells_a_sweep_is(
