@@ -121,6 +121,20 @@ def test_a_command_line_has_the_feed_s_path_and_the_cell_its_content(
     assert without.cell not in {run.cell, changed.cell}
 
 
+def test_what_a_user_writes_in_braces_is_no_mark_of_ours(
+    tmp_path: Path, model: dict[str, Any], kernel: dict[str, Any]
+) -> None:
+    words = ("{out}", "{feed}", "x{out}")
+    run = planned(
+        tmp_path,
+        model,
+        kernel,
+        feed_of(tmp_path / "f", b"one"),
+        Arm(name="a", build="k", args=words),
+    )
+    assert run.argv[-3:] == [*words]
+
+
 def test_a_share_that_comes_to_other_bytes_is_another_cell(
     tmp_path: Path, model: dict[str, Any], kernel: dict[str, Any]
 ) -> None:
