@@ -17,6 +17,7 @@ from coldbench.measure.native import SOURCES, launcher_program
 from .gather_kernel import Gather, Table
 from .gguf_files import gguf, key, text
 from .stream_kernel import LAYERS, TOKENS, Weights, sums, write_feed
+from .toy_repository import Repository, toy_repository
 
 MIB = 2**20
 
@@ -157,3 +158,16 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Weights:
 @pytest.fixture(scope="session")
 def expected(weights: Weights) -> list[str]:
     return sums(weights, TOKENS, 1)
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Repository:
+    """A repository whose tag v1 pins are merged onto."""
+    repository = toy_repository(tmp_path / "toy")
+    repository.git("tag", "v1")
+    return repository
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"

@@ -1,9 +1,12 @@
 """Small GGUF files written by hand, to the letter of the format."""
 
+import hashlib
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+TABLE = "per_layer_token_embd.weight"
 DATA = Path(__file__).parents[1] / "data" / "gguf"
 
 Tensor = tuple[str, tuple[int, ...], int, int]
@@ -43,3 +46,13 @@ def heading(architecture: str, vocabulary: int = 50) -> list[bytes]:
     if vocabulary:
         found.append(strings("tokenizer.ggml.tokens", [f"t{n}" for n in range(vocabulary)]))
     return found
+
+
+def record(path: Path, table: str | None = TABLE) -> dict[str, Any]:
+    """Return what a study's record of the model `path` says of its file and table."""
+    content = hashlib.sha256(path.read_bytes()).hexdigest()
+    return {
+        "path": str(path),
+        "content": content,
+        "table": None if table is None else {"tensor": table},
+    }

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from coldbench.analysis.identity import IdentityRun, judge
-from coldbench.common.errors import ColdbenchError
 from coldbench.drivers.bits import bit_settings, differing
-from coldbench.drivers.registry import check_study
 from coldbench.study.plan import Plan
 from tests.unit.fabricated_runs import fabricated_run
+from tests.unit.study_checks import told
 
 STUDY = """\
 models:
@@ -34,18 +33,7 @@ LOGITS = "check: {driver: llama-results, prompt: one, args: [-b, 512, -ub, 512]}
 
 
 def checked(folder: Path, *changes: tuple[str, str]) -> str:
-    """Return why a study is refused, empty where it is not."""
-    study = STUDY
-    for old, new in changes:
-        assert old in study
-        study = study.replace(old, new)
-    path = folder / "s.yaml"
-    path.write_text(study)
-    try:
-        check_study(Plan(path))
-    except ColdbenchError as error:
-        return str(error)
-    return ""
+    return told(folder, STUDY, *changes)
 
 
 def test_the_last_flag_counts_and_wins_over_its_variable() -> None:

@@ -20,8 +20,8 @@ from coldbench.study.quiet import QuietSettings
 from coldbench.study.specs import Arm, BlockSpec, FeedSpec, IdentitySpec
 
 from .driver_outputs import workload
-from .gguf_files import gguf
-from .test_traces import TABLE, VOCABULARY, heading, record, written
+from .gguf_files import TABLE, gguf, heading, record
+from .test_traces import VOCABULARY, written
 
 MIB = 2**20
 TOY = Path(__file__).parent.parent / "data" / "gguf" / "ok_v3.gguf"

@@ -3,7 +3,6 @@
 import hashlib
 import struct
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,19 +10,9 @@ from coldbench.common.errors import ColdbenchError
 from coldbench.sources.header import read_model
 from coldbench.sources.traces import prepare_layers, table_of, vocabulary_of
 from coldbench.sources.traces.layers import layers_of, layers_text
-from tests.unit.gguf_files import gguf, heading, key
+from tests.unit.gguf_files import TABLE, gguf, heading, key, record
 
-TABLE = "per_layer_token_embd.weight"
 F32 = 0
-
-
-def record(path: Path, table: str | None = TABLE) -> dict[str, Any]:
-    content = hashlib.sha256(path.read_bytes()).hexdigest()
-    return {
-        "path": str(path),
-        "content": content,
-        "table": None if table is None else {"tensor": table},
-    }
 
 
 def tensors_of(*names: str, size: int = 128) -> bytes:

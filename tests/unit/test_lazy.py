@@ -7,9 +7,8 @@ import pytest
 
 from coldbench.publish.sizing import sizing
 from coldbench.sources.survey import survey
-from tests.unit.gguf_files import gguf, key, text
+from tests.unit.gguf_files import TABLE, gguf, key, text
 
-TABLE = "per_layer_token_embd.weight"
 F32 = 0
 GIB = 2**30
 

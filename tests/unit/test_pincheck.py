@@ -10,19 +10,7 @@ from coldbench.publish import pinstext
 from coldbench.sources.builds import prepare_build
 from coldbench.sources.pincheck import Finding, check_pins
 from coldbench.study.builds import Pin
-from tests.unit.toy_repository import HEADER, Repository, build, change, output, toy_repository
-
-
-@pytest.fixture
-def toy(tmp_path: Path) -> Repository:
-    repository = toy_repository(tmp_path / "toy")
-    repository.git("tag", "v1")
-    return repository
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
+from tests.unit.toy_repository import HEADER, Repository, build, change, output
 
 
 def kinds(findings: list[Finding]) -> list[tuple[str, tuple[int, ...]]]:

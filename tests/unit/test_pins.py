@@ -8,19 +8,7 @@ from coldbench.common.errors import ColdbenchError
 from coldbench.sources.builds import prepare_build
 from coldbench.sources.pincheck import check_pins
 from coldbench.study.builds import Pin
-from tests.unit.toy_repository import Repository, build, change, output, toy_repository
-
-
-@pytest.fixture
-def toy(tmp_path: Path) -> Repository:
-    repository = toy_repository(tmp_path / "toy")
-    repository.git("tag", "v1")
-    return repository
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
+from tests.unit.toy_repository import Repository, build, change, output
 
 
 def test_pins_are_merged_in_order_and_recorded(toy: Repository, cache: Path) -> None:

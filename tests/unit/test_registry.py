@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coldbench.common.errors import ColdbenchError
-from coldbench.drivers.registry import check_study
-from coldbench.study.plan import Plan
+from .study_checks import told
 
 STUDY = """\
 scale: here
@@ -34,21 +32,6 @@ arms:
 blocks: {cold: 1}
 identity: {workload: text, mutant: two}
 """
-
-
-def told(folder: Path, *changes: tuple[str, str]) -> str:
-    """Return what is said of a study, less its folder; empty where nothing is."""
-    study = STUDY
-    for old, new in changes:
-        assert old in study
-        study = study.replace(old, new)
-    path = folder / "s.yaml"
-    path.write_text(study)
-    try:
-        check_study(Plan(path))
-    except ColdbenchError as error:
-        return str(error).removeprefix(f"{folder}/s.yaml:")
-    return ""
 
 
 RPC = ("-npl, 1]}", "-npl, 1], rpc: {threads: 1}}")
@@ -91,4 +74,4 @@ NO_BARE = ("{name: b, build: bare}", "{name: b, build: made, args: [-t, 1]}")
 def test_what_no_driver_can_run_is_told_with_its_line(
     tmp_path: Path, changes: list[tuple[str, str]], said: str
 ) -> None:
-    assert told(tmp_path, *changes) == said
+    assert told(tmp_path, STUDY, *changes).removeprefix(f"{tmp_path}/s.yaml:") == said

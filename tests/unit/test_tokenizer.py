@@ -7,9 +7,8 @@ import pytest
 
 from coldbench.common.errors import ColdbenchError
 from coldbench.sources.traces import make_trace
-from tests.unit.gguf_files import gguf, heading
+from tests.unit.gguf_files import TABLE, gguf, heading
 
-TABLE = "per_layer_token_embd.weight"
 F32, ROWS = 0, 50
 
 

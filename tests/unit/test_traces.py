@@ -24,9 +24,8 @@ from coldbench.sources.traces import (
     write_feed,
 )
 from coldbench.sources.traces.feed import count_pages, distinct, pages_of
-from tests.unit.gguf_files import gguf, heading, key, number
+from tests.unit.gguf_files import TABLE, gguf, heading, key, number, record
 
-TABLE = "per_layer_token_embd.weight"
 F32 = 0
 VOCABULARY = 50
 MULTIPLIERS = (0xFFFF_FFFF_FFFF_FFFB, 0x9E37_79B9_7F4A_7C15, 0xD1B5_4A32_D192_ED03)
@@ -80,15 +79,6 @@ def refused(*arguments: Any, **keys: Any) -> str:
         make_trace(*arguments, **keys)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def record(path: Path, table: str | None = TABLE) -> dict[str, Any]:
-    content = hashlib.sha256(path.read_bytes()).hexdigest()
-    return {
-        "path": str(path),
-        "content": content,
-        "table": None if table is None else {"tensor": table},
-    }
 
 
 def slow_rows(ids: list[int], starts: Sequence[int]) -> list[int]:
